@@ -105,6 +105,6 @@ def evidence(*ranks: RankEnd, **changes: Any) -> Evidence:
     return Evidence(**fields | changes)
 
 
-def case(log: str = "", **told: Any) -> Evidence:
+def case(log: str = "", **facts: Any) -> Evidence:
     """Return the evidence of a case as `tracks classify` reads it, with this log tail."""
-    return evidence_of({"id": "a case", "evidence": {"log_tail": log or None, **told}})
+    return evidence_of({"id": "a case", "evidence": {"log_tail": log or None, **facts}})

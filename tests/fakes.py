@@ -27,7 +27,7 @@ from tracks_dagster.track.records import Json
 class Fault(Enum):
     """What goes wrong with one call."""
 
-    FAILS = "nothing happens, and the caller is told so"
+    FAILS = "nothing happens, and the caller learns so"
     LOST_BEFORE = "the request is lost on the way: nothing happens"
     LOST_AFTER = "the reply is lost: the call took effect"
     LOST_UNTIL_LATER = "the request is delayed: it takes effect after the next call"

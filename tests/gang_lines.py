@@ -44,16 +44,16 @@ def running(second: int = 0) -> Line:
 
 
 def ended(code: int, second: int, reason: str = "Error") -> Line:
-    told = {"exitCode": code, "reason": reason, "startedAt": at(0), "finishedAt": at(second)}
-    return {"terminated": told}
+    state = {"exitCode": code, "reason": reason, "startedAt": at(0), "finishedAt": at(second)}
+    return {"terminated": state}
 
 
 def disrupted(why: tuple[str, str], second: int) -> Line:
-    told = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": at(second)}
-    return {**told, "reason": why[0], "message": why[1]}
+    state = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": at(second)}
+    return {**state, "reason": why[0], "message": why[1]}
 
 
-def pod(index: int, version: int, told: Json, *, uid: str = "", change: str = "MODIFIED") -> Line:
+def pod(index: int, version: int, state: Json, *, uid: str = "", change: str = "MODIFIED") -> Line:
     meta = {
         "uid": uid or f"uid-{index}",
         "name": f"gang-{index}-abcde",
@@ -62,13 +62,13 @@ def pod(index: int, version: int, told: Json, *, uid: str = "", change: str = "M
         "labels": {INDEX: str(index)},
     }
     spec = {"nodeName": f"node{index}", "containers": [{"name": "c0"}]}
-    given = {"metadata": meta, "spec": spec, "status": told}
+    given = {"metadata": meta, "spec": spec, "status": state}
     return pod_line(change, given, at=text_at(version % 100), clean=plain)
 
 
-def job(version: int, *told: Json, suspend: bool = False) -> Line:
+def job(version: int, *found: Json, suspend: bool = False) -> Line:
     meta = {"uid": "job", "name": "gang", "resourceVersion": str(version)}
-    given = {"metadata": meta, "spec": {"suspend": suspend}, "status": {"conditions": list(told)}}
+    given = {"metadata": meta, "spec": {"suspend": suspend}, "status": {"conditions": list(found)}}
     return job_line("MODIFIED", given, at=text_at(version % 100), clean=plain)
 
 
@@ -93,9 +93,9 @@ def fold(*lines: Line) -> GangSeen:
 
 def evidence(seen: GangSeen, *, pods: int = 1, ranks_per_pod: int = 1) -> Evidence:
     counts = {"pods": pods, "ranks_per_pod": ranks_per_pod}
-    ranks, told = rank_ends(seen, **counts), conditions(seen, **counts)
+    ranks, found = rank_ends(seen, **counts), conditions(seen, **counts)
     return Evidence(
-        run_id="r", attempt_id=1, launch_id=None, ranks=ranks, conditions=told, placed=True
+        run_id="r", attempt_id=1, launch_id=None, ranks=ranks, conditions=found, placed=True
     )
 
 

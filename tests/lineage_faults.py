@@ -117,10 +117,10 @@ ANCESTORS_FAULTS: Mapping[str, Fault] = {
         "select max(k.cursor) from checkpoints k\n        where k.run_id = u.run_id and "
         "k.attempt_id = u.attempt_id",
     ),
-    "what was restored later is told of an attempt that had not": _up(
+    "what was restored later is claimed of an attempt that had not": _up(
         "coalesce(e.source_step, 0) as", "coalesce(a.resumed_from_step, 0) as"
     ),
-    "an end is told as it was read later": _up(" and t.told_us <= :as_of_us", ""),
-    "an end is told as it was read first": _up("order by t.seq desc", "order by t.seq"),
-    "only the nearest is told": _up("and u.depth < :links_max", "and u.depth < 1"),
+    "an end is given as it was read later": _up(" and t.told_us <= :as_of_us", ""),
+    "an end is given as it was read first": _up("order by t.seq desc", "order by t.seq"),
+    "only the nearest is found": _up("and u.depth < :links_max", "and u.depth < 1"),
 }

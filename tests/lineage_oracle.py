@@ -206,14 +206,14 @@ class Oracle:
 
 
 def _reason(attempt: AttemptState) -> str | None:
-    told = attempt.reclassified or attempt.ended
-    return told.reason if told is not None else None
+    result = attempt.reclassified or attempt.ended
+    return result.reason if result is not None else None
 
 
 def _cursors(
     state: RunState, attempt_id: int, taken: CheckpointState | None
 ) -> tuple[int | None, int | None] | None:
-    """From which sample to which: of what was taken, else of all that is told."""
+    """From which sample to which: of what was taken, else of all that is recorded."""
     attempt = state.attempts[attempt_id - 1]
     began = attempt.restored.checkpoint if attempt.restored else attempt.opened.resume
     first = attempt.restored.cursor if attempt.restored else None
@@ -222,10 +222,10 @@ def _cursors(
         return (first, taken.body.cursor) if worked else None
     if not _used_samples(state, attempt_id):
         return None
-    told = [c.body.cursor for c in state.checkpoints if c.ref.attempt_id == attempt_id]
+    result = [c.body.cursor for c in state.checkpoints if c.ref.attempt_id == attempt_id]
     if attempt.ended is not None and attempt.ended.cursor_to is not None:
-        told.append(attempt.ended.cursor_to)
-    return first, max(told, default=None)
+        result.append(attempt.ended.cursor_to)
+    return first, max(result, default=None)
 
 
 def _code_names(state: RunState, attempt: AttemptState) -> set[str]:

@@ -125,12 +125,12 @@ class World:
         done = max([attempt.resumed_step, *own])
         if rng.random() < 0.2:
             ran = rng.choice([None, done, done + 1, done + 2])
-            told = ran is not None and attempt.restored is not None and rng.random() < 0.7
+            is_reported = ran is not None and attempt.restored is not None and rng.random() < 0.7
             run.end(
                 rng.choice(["preempted", "completed", "gpu_oom"]),
                 last_step=ran if rng.random() < 0.5 else None,
-                cursor_from=attempt.restored.cursor if told and attempt.restored else None,
-                cursor_to=24 * ran if told and ran is not None else None,
+                cursor_from=attempt.restored.cursor if is_reported and attempt.restored else None,
+                cursor_to=24 * ran if is_reported and ran is not None else None,
             )
         elif attempt.placed is None:
             nodes = rng.sample(NODES, rng.randrange(1, 3))

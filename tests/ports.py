@@ -1,4 +1,4 @@
-"""Ports for servers of tests that are told theirs before they listen."""
+"""Ports for servers of tests that are given theirs before they listen."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ class TimedRun:
                     measured = self._spend(measured, seconds)
                     step, stepped_at = step + rng.randrange(1, 9), history.at
                     if rng.random() < 0.6:
-                        told = measured if rng.random() < 0.8 else None
-                        history.commit(step, spent=told)
+                        result = measured if rng.random() < 0.8 else None
+                        history.commit(step, spent=result)
         self._pass(600)
         finished_at = history.at
         self._pass(90)

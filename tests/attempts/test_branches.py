@@ -388,7 +388,7 @@ def test_a_person_retries_a_branch_from_its_source(source: History, tracks: Trac
     assert tracks.run("b-1").attempts[1].opened.resume == source.state.checkpoints[1].ref
 
 
-def test_the_edge_is_told_wherever_people_look(
+def test_the_edge_is_shown_wherever_people_look(
     source: History, tracks: Tracks, ledger: Ledger
 ) -> None:
     declare(tracks, branched(tracks))

@@ -155,7 +155,7 @@ def test_the_step_at_which_the_numbers_went_wrong_is_the_earliest_that_a_rank_sa
     assert (attempt.ended.reason, attempt.ended.onset_step) == ("nan_loss", 11)
 
 
-def test_an_onset_is_told_of_numbers_only_and_a_node_where_a_rank_failed(
+def test_an_onset_is_given_for_numbers_only_and_a_node_where_a_rank_failed(
     tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
 ) -> None:
     history.supervise().place().write_to(store)
@@ -197,7 +197,7 @@ def test_a_survivor_of_another_rank_gives_its_node_no_strike(
     assert attempt.ended.blamed_node == node
 
 
-def test_what_the_machine_told_is_kept_cleaned_whatever_the_verdict(
+def test_what_the_machine_reported_is_kept_cleaned_whatever_the_verdict(
     tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
 ) -> None:
     history.supervise().place().write_to(store)

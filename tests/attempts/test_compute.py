@@ -78,7 +78,7 @@ def test_a_request_that_cannot_be_met_writes_nothing(
     assert store.objects == before
 
 
-def test_all_that_is_wrong_with_a_request_is_told_at_once(data: Story, tracks: Tracks) -> None:
+def test_all_that_is_wrong_with_a_request_is_reported_at_once(data: Story, tracks: Tracks) -> None:
     with pytest.raises(InvalidInput) as raised:
         declare(tracks, REQUEST.but(cpus=0.0, queue="A B", ranks_per_node=3))
     assert all(word in str(raised.value) for word in ("cpus", "queue", "on each node"))

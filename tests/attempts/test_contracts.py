@@ -114,9 +114,9 @@ def test_a_whole_declaration_is_taken_and_explained(data: Story, tracks: Tracks)
     said = {"team": "vision", "on_call": "grace", "experiment": "wider", "expect": "below 2.4"}
     declared = declare(tracks, REQUEST.but(**said), policy=policy_of(text))
     assert {name: getattr(declared, name) for name in said} == said
-    told = attempt_text(explain_attempt(tracks, "r-1", 1))
-    assert "owner ann, team vision, on call grace" in told
-    assert "of the experiment wider (`tracks diff --experiment wider`)" in told
+    result = attempt_text(explain_attempt(tracks, "r-1", 1))
+    assert "owner ann, team vision, on call grace" in result
+    assert "of the experiment wider (`tracks diff --experiment wider`)" in result
 
 
 def test_a_parameter_is_a_key_of_the_config_in_that_role(data: Story, tracks: Tracks) -> None:

@@ -33,7 +33,7 @@ BRIDGED = table(
 )
 
 
-def test_islands_are_told_by_link_the_fastest_first() -> None:
+def test_islands_are_listed_by_link_the_fastest_first() -> None:
     assert parse_islands(BRIDGED, 4)[0] == (
         "NVLink island (GPUs 0-1)",
         "NUMA node (GPUs 0-2)",

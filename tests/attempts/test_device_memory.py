@@ -60,7 +60,7 @@ def test_memory_of_a_process_that_is_no_rank_of_a_living_attempt_is_an_orphans()
     assert "b/a02" in orphans[1].words
 
 
-def test_memory_in_nobodys_name_is_told_when_it_is_more_than_a_drivers_own() -> None:
+def test_memory_in_nobodys_name_is_reported_when_it_is_more_than_a_drivers_own() -> None:
     holder = DeviceHolder(pid=1, process="python", uuid=UUID, used_bytes=10240 * MIB)
     [orphan] = orphan_memory(Devices(gpus=(GPU,), holders=(holder,)), {1: "a/a01"}, {"a/a01"})
     assert (orphan.pid, orphan.used_bytes) == (None, (21538 - 10240) * MIB)
@@ -68,6 +68,6 @@ def test_memory_in_nobodys_name_is_told_when_it_is_more_than_a_drivers_own() -> 
     assert orphan_memory(Devices(gpus=(GPU,), holders=(quiet,)), {1: "a/a01"}, {"a/a01"}) == ()
 
 
-def test_where_a_holders_amount_is_not_told_nothing_is_called_nobodys() -> None:
+def test_where_a_holders_amount_is_unknown_nothing_is_called_nobodys() -> None:
     devices = Devices(gpus=(GPU,), holders=parse_holders(HOLDERS_IN_CONTAINER))
     assert orphan_memory(devices, {48213: "a/a01"}, {"a/a01"}) == ()

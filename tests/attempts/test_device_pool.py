@@ -54,7 +54,7 @@ def test_without_accelerators_there_are_plenty_of_slots() -> None:
     assert names(given_out(Devices(), "GPU-7f,GPU-8a")) == ["GPU-7f", "GPU-8a"]
 
 
-def test_a_device_named_that_is_not_there_is_told() -> None:
+def test_a_device_named_that_is_not_there_is_reported() -> None:
     found = given_out(TWO, "GPU-zzz")
     assert found.devices == ()
     assert "none of the devices GPU-zzz is on this machine" in (found.problem or "")
@@ -68,7 +68,7 @@ def test_devices_that_cannot_be_meant_are_refused_with_what_can(text: str) -> No
         parse_given(text, None)
 
 
-def test_a_strangers_device_is_not_given_and_told_with_pid_and_owner() -> None:
+def test_a_strangers_device_is_not_given_but_named_with_pid_and_owner() -> None:
     stranger = DeviceHolder(
         pid=4711, process="python", uuid="GPU-aaa", used_bytes=9 * GIB, owner="ada"
     )

@@ -197,7 +197,7 @@ def test_a_third_drain_in_an_hour_does_not_exclude_a_node_for_good(
     assert tracks.run("often").attempts[3].opened.compute.excluded_nodes == ()
 
 
-def test_what_cannot_be_drained_is_told_and_nothing_is_written(
+def test_what_cannot_be_drained_is_reported_and_nothing_is_written(
     tracks: Tracks, ledger: Ledger, store: FakeObjectStore
 ) -> None:
     local = History("local").declare().open().place()

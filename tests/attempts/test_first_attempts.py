@@ -1,4 +1,4 @@
-"""A first attempt that cannot be opened is told once, and a stop comes before it."""
+"""A first attempt that cannot be opened is reported once, and a stop comes before it."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_a_run_that_does_not_train_is_not_asked(
 @pytest.mark.parametrize(
     ("boot_id", "words"), [("boot-1", "process 100, does not live"), ("boot-2", "on node-1")]
 )
-def test_a_rank_that_does_not_listen_here_is_told_from_one_elsewhere(
+def test_a_rank_that_does_not_listen_here_is_distinguished_from_one_elsewhere(
     boot_id: str, words: str, tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs
 ) -> None:
     running().write_to(store)

@@ -91,11 +91,11 @@ def test_nothing_left_takes_no_time_for_certain() -> None:
     ("seconds", "words"),
     [(0.0, "0 s"), (0.44, "0.4 s"), (99.6, "100 s"), (2412.0, "40 min"), (9007.0, "2.5 h")],
 )
-def test_a_length_of_time_is_told_in_one_unit(seconds: float, words: str) -> None:
+def test_a_length_of_time_is_written_in_one_unit(seconds: float, words: str) -> None:
     assert about(seconds) == words
 
 
-def test_an_interval_is_told_with_the_digits_that_it_needs() -> None:
+def test_an_interval_is_written_with_the_digits_that_it_needs() -> None:
     assert format_span(Span(seconds=2412.0, low_s=2388.0, high_s=2436.0)) == "40.2 ± 0.4 min"
     assert format_span(Span(seconds=9007.2, low_s=8971.2, high_s=9043.2)) == "2.50 ± 0.01 h"
     assert format_span(Span(seconds=2412.0)) == "40.2 min"

@@ -51,7 +51,7 @@ def history(store: FakeObjectStore) -> History:
 
 
 def again(tracks: Tracks, **more: Any) -> tuple[Reread, ...]:
-    return tuple(reclassify(tracks, "r-1", OURS, why="the fabric team told us", **more))
+    return tuple(reclassify(tracks, "r-1", OURS, why="the fabric team says so", **more))
 
 
 def test_a_new_rule_corrects_the_reason_once(
@@ -64,14 +64,14 @@ def test_a_new_rule_corrects_the_reason_once(
     assert attempt.reason == "network_fabric"
     assert attempt.reclassified is not None
     assert attempt.reclassified.classifier_version == f"{CLASSIFIER_VERSION}+rules:{OURS.digest}"
-    assert attempt.reclassified.why == "the fabric team told us"
+    assert attempt.reclassified.why == "the fabric team says so"
     count = len(tracks.records("runs/r-1"))
     [second] = again(tracks)
     assert not second.differs
     assert len(tracks.records("runs/r-1")) == count
 
 
-def test_what_speaks_against_a_users_rule_is_told_with_that_rule(
+def test_what_speaks_against_a_users_rule_is_reported_with_that_rule(
     tracks: Tracks, store: FakeObjectStore
 ) -> None:
     """Without the rule the same evidence is read otherwise today, which is what speaks against."""
@@ -92,8 +92,8 @@ def test_a_dry_run_tells_and_writes_nothing(
 ) -> None:
     history.write_to(store)
     before = tracks.records("runs/r-1")
-    [told] = again(tracks, dry_run=True)
-    assert (told.differs, told.recorded) == (True, False)
+    [result] = again(tracks, dry_run=True)
+    assert (result.differs, result.recorded) == (True, False)
     assert tracks.records("runs/r-1") == before
 
 
@@ -127,22 +127,22 @@ def test_an_open_attempt_and_one_not_asked_for_are_left_alone(
     assert again(tracks, attempt_id=2) == ()
 
 
-def test_evidence_that_is_gone_or_changed_is_told_and_the_reason_stays(
+def test_evidence_that_is_gone_or_changed_is_reported_and_the_reason_stays(
     tracks: Tracks, store: FakeObjectStore, history: History
 ) -> None:
     history.write_to(store)
     [attempt] = tracks.run("r-1").attempts
     assert attempt.ended is not None
     store.put(attempt.ended.evidence_key, b"{}")
-    [told] = again(tracks)
-    assert told.now is None
-    assert told.problem is not None
-    assert not told.recorded
+    [result] = again(tracks)
+    assert result.now is None
+    assert result.problem is not None
+    assert not result.recorded
 
 
 def test_the_same_rules_find_nothing_to_correct(
     tracks: Tracks, store: FakeObjectStore, history: History
 ) -> None:
     history.write_to(store)
-    [told] = reclassify(tracks, "r-1", NO_RULES, why="to be sure")
-    assert not told.differs
+    [result] = reclassify(tracks, "r-1", NO_RULES, why="to be sure")
+    assert not result.differs

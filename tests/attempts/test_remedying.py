@@ -57,7 +57,7 @@ def test_superseded_checkpoints_go_before_the_retry_is_opened(
     assert opened.resume == state.checkpoints[4].ref
 
 
-def test_one_checkpoint_that_went_is_told_in_the_singular(
+def test_one_checkpoint_that_went_is_reported_in_the_singular(
     full: Story, tracks: Tracks, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = retention.collect

@@ -58,7 +58,7 @@ def tracks(store: FakeObjectStore, clock: FakeClock, new_uid: SequentialUids) ->
 
 
 @pytest.fixture
-def told(store: FakeObjectStore, clock: FakeClock, tracks: Tracks) -> Callable[..., Tracks]:
+def ended_with(store: FakeObjectStore, clock: FakeClock, tracks: Tracks) -> Callable[..., Tracks]:
     """Return a function that stores a run whose first attempt ended so, and its tracks."""
 
     def tell(reason: str, **changes: Any) -> Tracks:
@@ -72,8 +72,10 @@ def told(store: FakeObjectStore, clock: FakeClock, tracks: Tracks) -> Callable[.
     return tell
 
 
-def test_a_preemption_opens_the_next_attempt_with_its_debit(told: Callable[..., Tracks]) -> None:
-    tracks = told("preempted")
+def test_a_preemption_opens_the_next_attempt_with_its_debit(
+    ended_with: Callable[..., Tracks],
+) -> None:
+    tracks = ended_with("preempted")
     result = settled(tracks, sensor=RETRY_PREEMPTED)
     assert result.what == "opened"
     opened = tracks.run("r-1").attempts[-1].opened
@@ -86,16 +88,16 @@ def test_a_preemption_opens_the_next_attempt_with_its_debit(told: Callable[..., 
     assert opened.decision == result.why
 
 
-def test_an_oom_opens_it_with_half_the_micro_batch(told: Callable[..., Tracks]) -> None:
-    tracks = told("gpu_oom")
+def test_an_oom_opens_it_with_half_the_micro_batch(ended_with: Callable[..., Tracks]) -> None:
+    tracks = ended_with("gpu_oom")
     assert settled(tracks, sensor=RETRY_OOM).what == "opened"
     opened = tracks.run("r-1").attempts[-1].opened
     assert (opened.config["micro_batch"], opened.config["accumulation"]) == (2, 12)
     assert [change.key for change in opened.remediation] == ["micro_batch", "accumulation"]
 
 
-def test_a_code_error_is_refused_in_a_record(told: Callable[..., Tracks]) -> None:
-    tracks = told("code_error", last_step=None, root_message="ValueError: no")
+def test_a_code_error_is_refused_in_a_record(ended_with: Callable[..., Tracks]) -> None:
+    tracks = ended_with("code_error", last_step=None, root_message="ValueError: no")
     result = settled(tracks, sensor=WATCH_ATTEMPTS)
     assert result.what == "refused"
     refusal = tracks.run("r-1").refusal
@@ -107,9 +109,9 @@ def test_a_code_error_is_refused_in_a_record(told: Callable[..., Tracks]) -> Non
 
 @pytest.mark.parametrize("sensor", [RETRY_OOM, WATCH_ATTEMPTS])
 def test_a_sensor_leaves_the_reasons_of_others_alone(
-    told: Callable[..., Tracks], sensor: str
+    ended_with: Callable[..., Tracks], sensor: str
 ) -> None:
-    tracks = told("preempted")
+    tracks = ended_with("preempted")
     result = settled(tracks, sensor=sensor)
     assert (result.what, result.record) == ("nothing", None)
     assert sensor in result.why
@@ -117,11 +119,11 @@ def test_a_sensor_leaves_the_reasons_of_others_alone(
 
 
 def test_a_stop_is_obeyed_by_any_sensor(
-    told: Callable[..., Tracks], store: FakeObjectStore
+    ended_with: Callable[..., Tracks], store: FakeObjectStore
 ) -> None:
     history = History("r-2").declare(config=CONFIG).open().stop().end("preempted")
     history.write_to(store)
-    tracks = told("preempted")
+    tracks = ended_with("preempted")
     result = settled_run(
         tracks,
         "r-2",
@@ -135,14 +137,14 @@ def test_a_stop_is_obeyed_by_any_sensor(
     assert finished.stop_cause == "user"
 
 
-def test_settling_again_finds_nothing_left_to_do(told: Callable[..., Tracks]) -> None:
-    tracks = told("preempted")
+def test_settling_again_finds_nothing_left_to_do(ended_with: Callable[..., Tracks]) -> None:
+    tracks = ended_with("preempted")
     assert settled(tracks).what == "opened"
     assert settled(tracks) == Settled(what="waiting", why="Attempt 2 is open.")
 
 
-def test_a_backoff_writes_nothing(told: Callable[..., Tracks], clock: FakeClock) -> None:
-    tracks = told("unknown")
+def test_a_backoff_writes_nothing(ended_with: Callable[..., Tracks], clock: FakeClock) -> None:
+    tracks = ended_with("unknown")
     clock.at = tracks.run("r-1").head.at
     result = settled(tracks)
     assert (result.what, result.record) == ("waiting", None)
@@ -152,18 +154,18 @@ def test_a_backoff_writes_nothing(told: Callable[..., Tracks], clock: FakeClock)
 
 
 def test_a_lost_reply_does_not_open_two_attempts(
-    told: Callable[..., Tracks], store: FakeObjectStore
+    ended_with: Callable[..., Tracks], store: FakeObjectStore
 ) -> None:
-    tracks = told("preempted")
+    tracks = ended_with("preempted")
     store.fail("create", 1, Fault.LOST_AFTER)
     assert settled(tracks).what == "opened"
     assert len(tracks.run("r-1").attempts) == 2
 
 
 def test_a_place_that_is_lost_is_decided_again(
-    told: Callable[..., Tracks], store: FakeObjectStore, clock: FakeClock
+    ended_with: Callable[..., Tracks], store: FakeObjectStore, clock: FakeClock
 ) -> None:
-    tracks = told("preempted")
+    tracks = ended_with("preempted")
     tracks.run("r-1")
     other = Tracks(store, now=clock, new_uid=lambda: "f" * 32, project=lambda name: None)
     create = store.create
@@ -180,11 +182,11 @@ def test_a_place_that_is_lost_is_decided_again(
 
 
 def test_two_settlers_at_once_open_exactly_one_attempt(
-    told: Callable[..., Tracks], store: FakeObjectStore, clock: FakeClock
+    ended_with: Callable[..., Tracks], store: FakeObjectStore, clock: FakeClock
 ) -> None:
     for _ in range(20):
         store.objects.clear()
-        told("preempted")
+        ended_with("preempted")
         results = race(store, clock, count=4)
         assert sorted(result.what for result in results) == [
             "opened",
@@ -192,7 +194,7 @@ def test_two_settlers_at_once_open_exactly_one_attempt(
             "waiting",
             "waiting",
         ]
-        assert len([key for key in store.objects if "/log/" in key]) == 7  # 6 told, 1 opened
+        assert len([key for key in store.objects if "/log/" in key]) == 7  # 6 stored, 1 opened
 
 
 def race(store: FakeObjectStore, clock: FakeClock, *, count: int) -> list[Settled]:
@@ -295,9 +297,9 @@ class OneStorm:
 
 
 def test_a_storm_pauses_a_retry_with_one_alert_and_then_lets_it_go(
-    told: Callable[..., Tracks], clock: FakeClock
+    ended_with: Callable[..., Tracks], clock: FakeClock
 ) -> None:
-    tracks = told("preempted")
+    tracks = ended_with("preempted")
     storm: Any = OneStorm(clock)
     first = settled(tracks, holds=Holds(tracks, pools=storm))
     assert first.what == "paused"
@@ -324,9 +326,9 @@ def by_ann(tracks: Tracks, **changes: Any) -> Any:
 
 
 def test_a_person_goes_on_after_a_refusal_and_spends_no_budget(
-    told: Callable[..., Tracks],
+    ended_with: Callable[..., Tracks],
 ) -> None:
-    tracks = told("code_error", last_step=None)
+    tracks = ended_with("code_error", last_step=None)
     settled(tracks)
     opened = by_ann(tracks)  # nobody can tell whether the training code is the same
     assert (opened.cause, opened.decided_by) == ("manual_retry", "ann")
@@ -359,9 +361,9 @@ def test_a_persons_retry_neither_spends_nor_gives_back(
 
 
 def test_a_person_may_change_the_config_and_the_accumulation_follows(
-    told: Callable[..., Tracks],
+    ended_with: Callable[..., Tracks],
 ) -> None:
-    opened = by_ann(told("user_cancelled"), micro_batch=6)
+    opened = by_ann(ended_with("user_cancelled"), micro_batch=6)
     assert opened.config["accumulation"] == 4  # 6 × 4 × 2 ranks = 48
     changed = {c.key: (c.before, c.after) for c in opened.remediation}
     assert changed["micro_batch"] == (4, 6)
@@ -377,23 +379,23 @@ def test_a_person_may_change_the_config_and_the_accumulation_follows(
     ],
 )
 def test_a_change_that_cannot_be_used_writes_nothing(
-    told: Callable[..., Tracks], changes: dict[str, Any], words: str
+    ended_with: Callable[..., Tracks], changes: dict[str, Any], words: str
 ) -> None:
-    tracks = told("user_cancelled")
+    tracks = ended_with("user_cancelled")
     with pytest.raises(InvalidInput, match=words):
         by_ann(tracks, **changes)
     assert len(tracks.run("r-1").attempts) == 1
 
 
-def test_an_open_attempt_cannot_be_retried(told: Callable[..., Tracks]) -> None:
-    tracks = told("preempted")
+def test_an_open_attempt_cannot_be_retried(ended_with: Callable[..., Tracks]) -> None:
+    tracks = ended_with("preempted")
     settled(tracks)
     with pytest.raises(InvalidInput, match=r"Attempt 2 .* has not ended"):
         by_ann(tracks)
 
 
-def test_a_finished_run_cannot_be_retried(told: Callable[..., Tracks]) -> None:
-    tracks = told("completed", last_step=40)
+def test_a_finished_run_cannot_be_retried(ended_with: Callable[..., Tracks]) -> None:
+    tracks = ended_with("completed", last_step=40)
     waived = EvalWaived(suite="heldout-loss", by="ann", why="not needed")
     tracks.note_run("r-1", tracks.draft(Kind.EVAL_WAIVED, waived))
     assert settled(tracks).what == "finished"
@@ -406,8 +408,10 @@ def test_a_finished_run_cannot_be_retried(told: Callable[..., Tracks]) -> None:
     assert "`tracks run --from r-1@20`" in str(refused.value)
 
 
-def test_a_run_that_has_all_its_steps_is_only_retried_for_more(told: Callable[..., Tracks]) -> None:
-    tracks = told("completed", last_step=40)
+def test_a_run_that_has_all_its_steps_is_only_retried_for_more(
+    ended_with: Callable[..., Tracks],
+) -> None:
+    tracks = ended_with("completed", last_step=40)
     with pytest.raises(InvalidInput, match="has all its steps"):
         by_ann(tracks)
     assert by_ann(tracks, steps=80).config["steps"] == 80

@@ -102,8 +102,8 @@ def test_a_project_is_recorded_with_its_own_code_and_config_and_nothing_of_ours(
     assert (declared.model_family, declared.snapshot) == ("tiny", None)
     assert (declared.evals, declared.promotion) == ((), None)
     assert declared.estimated_device_s == estimate_device_s(5, 1)
-    told = attempt_text(explain_attempt(tracks, "r-1", 1))
-    assert "no snapshot was named" in told
+    result = attempt_text(explain_attempt(tracks, "r-1", 1))
+    assert "no snapshot was named" in result
 
 
 def test_a_run_that_names_no_steps_has_no_estimate_and_no_cap(data: Story, tracks: Tracks) -> None:
@@ -111,9 +111,9 @@ def test_a_run_that_names_no_steps_has_no_estimate_and_no_cap(data: Story, track
     code = CodeVersion(git_commit=None, branch=None, dirty=None, package_version="9.9")
     request = OWN.but(project=script, config={"temperature": 0.5}, code=code)
     declared = declare(tracks, request)
-    told = attempt_text(explain_attempt(tracks, "r-1", 1))
-    assert f"stored code {sha256_hex(b'a tar')}; no git checkout" in told
-    assert "9.9" not in told  # the version is of this package, and not of that code
+    result = attempt_text(explain_attempt(tracks, "r-1", 1))
+    assert f"stored code {sha256_hex(b'a tar')}; no git checkout" in result
+    assert "9.9" not in result  # the version is of this package, and not of that code
     assert (declared.config, declared.estimated_device_s) == ({"temperature": 0.5}, None)
     assert DEFAULT_POLICY.device_s_cap(None) == math.inf
 
@@ -137,20 +137,20 @@ def test_a_run_names_a_class_and_a_team_that_the_policy_has(data: Story, tracks:
             declare(tracks, wrong, policy=policy)
     assert tracks.find_run("r-1") is None
     assert declare(tracks, wanted, policy=policy).workload_class == "urgent"
-    told = attempt_text(explain_attempt(tracks, "r-1", 1))
-    assert "class urgent, owner ann, team vision" in told
+    result = attempt_text(explain_attempt(tracks, "r-1", 1))
+    assert "class urgent, owner ann, team vision" in result
 
 
-def test_the_diff_of_a_dirty_tree_is_kept_and_told(
+def test_the_diff_of_a_dirty_tree_is_kept_and_reported(
     data: Story, tracks: Tracks, store: FakeObjectStore
 ) -> None:
     declared = declare(tracks, REQUEST.but(code_diff=b"diff --git a/x b/x\n"))
     assert declared.code.diff_sha256 is not None
     key = code_diff_key("r-1", declared.code.diff_sha256)
     assert store.objects[key] == b"diff --git a/x b/x\n"
-    told = attempt_text(explain_attempt(tracks, "r-1", 1))
-    assert f"with local changes, kept as {key}" in told
-    assert f"store/{key} in the archive" in told
+    result = attempt_text(explain_attempt(tracks, "r-1", 1))
+    assert f"with local changes, kept as {key}" in result
+    assert f"store/{key} in the archive" in result
 
 
 JUDGE = OwnEval(name="judge", entry=("./a", f"--key=AKIA{'ABCD' * 4}"), version="1")

@@ -196,8 +196,8 @@ def test_it_passes_after_tests_smoke_and_canary_and_says_on_what(house: House) -
     )
     assert (row["gate_key"], row["stage_passed"]) == (declared.gate_key, None)
     assert house.tracks.run("canary-1").judged is not None
-    told = run_text(explain_run(house.tracks, "big"))
-    assert "Declared as full; passed gates: canary canary-1, smoke smoke-0, tests" in told
+    result = run_text(explain_run(house.tracks, "big"))
+    assert "Declared as full; passed gates: canary canary-1, smoke smoke-0, tests" in result
 
 
 @pytest.mark.parametrize(
@@ -320,8 +320,8 @@ def test_a_kitchen_sink_counts_when_it_read_all_of_the_snapshot(house: House) ->
     run_id = house.rehearse("kitchen_sink", commit=WHOLE, config={"steps": 40, "d_model": 16})
     assert "code" in house.refused(archive=b"a tar with one line changed")
     assert house.declare().passed_gates == {"kitchen_sink": run_id}
-    told = run_text(explain_run(house.tracks, run_id))
-    assert "As a kitchen_sink it passed: it read 960 samples of snapshot" in told
+    result = run_text(explain_run(house.tracks, run_id))
+    assert "As a kitchen_sink it passed: it read 960 samples of snapshot" in result
 
 
 def test_red_tests_close_the_gate_that_green_ones_opened(house: House) -> None:
@@ -353,8 +353,8 @@ def test_a_skipped_gate_is_in_the_declaration_and_wherever_the_run_is_shown(hous
     assert set(declared.passed_gates) == {"tests", "smoke"}
     [row] = house.ledger.query("select skipped_why from training_runs where run_id = 'big'")
     assert row["skipped_why"] == "A demo in an hour."
-    told = run_text(explain_run(house.tracks, "big"))
-    assert "Declared without canary, by ann: A demo in an hour." in told
+    result = run_text(explain_run(house.tracks, "big"))
+    assert "Declared without canary, by ann: A demo in an hour." in result
     short = run_summary(explain_run(house.tracks, "big"), width=80)
     assert "Declared without canary, by ann: A demo in an hour." in short
     page = render_report(house.tracks, "big")

@@ -353,10 +353,10 @@ def test_a_skip_reason_names_what_waits_run_by_run_and_stays_short() -> None:
     few = Tick(decided=("r-1: opened: so",), waiting=("r-2: after its backoff",))
     assert skip_reason(few, idle="-") == "r-1: opened: so; r-2: after its backoff"
     many = Tick(waiting=tuple(f"r-{n}: {'x' * 5000}" for n in range(500)), cut_at="r-7")
-    told = skip_reason(many, idle="-")
-    assert len(told) < 8000
-    assert "… and 480 more" in told
-    assert told.endswith("the next tick goes on after r-7")
+    result = skip_reason(many, idle="-")
+    assert len(result) < 8000
+    assert "… and 480 more" in result
+    assert result.endswith("the next tick goes on after r-7")
 
 
 def test_the_heartbeat_says_when_and_which_sensors_are_on(
@@ -369,7 +369,7 @@ def test_the_heartbeat_says_when_and_which_sensors_are_on(
     assert heartbeat.sensors == {names.RETRY_OOM: False, names.WATCH_ATTEMPTS: True}
 
 
-def test_a_broken_track_is_told_once_a_day_and_fails_no_tick(
+def test_a_broken_track_is_reported_once_a_day_and_fails_no_tick(
     ledger: Ledger, store: FakeObjectStore
 ) -> None:
     History("good").declare().open().write_to(store)

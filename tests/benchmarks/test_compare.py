@@ -97,12 +97,12 @@ def test_a_benchmark_that_only_one_side_has_is_left_out() -> None:
     assert rows == []
 
 
-def test_the_table_says_what_got_worse_and_what_cannot_be_told() -> None:
+def test_the_table_says_what_got_worse_and_what_is_unknown() -> None:
     rows = [_rows([10] * 7, now)[0] for now in ([12.0] * 3, [12, 8, 12, 8, 12, 8, 12])]
-    told = compare.format_table(rows)
-    assert "| step report_us | 10 | 12 | 1.20 | 3 | worse |" in told
-    assert "Worse by more than a tenth: step report_us." in told
-    assert f"too noisy to tell, after up to {PAIRS_MAX} pairs: step report_us." in told
+    result = compare.format_table(rows)
+    assert "| step report_us | 10 | 12 | 1.20 | 3 | worse |" in result
+    assert "Worse by more than a tenth: step report_us." in result
+    assert f"too noisy to tell, after up to {PAIRS_MAX} pairs: step report_us." in result
 
 
 @pytest.fixture

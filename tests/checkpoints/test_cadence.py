@@ -202,7 +202,7 @@ def test_without_an_interruption_a_third_of_the_exposure_bounds_m_from_below() -
     assert "No interruption was seen yet" in advice.caveats[0]
 
 
-def test_few_interruptions_are_told_with_how_far_m_may_be_off() -> None:
+def test_few_interruptions_come_with_how_far_m_may_be_off() -> None:
     advice = advised(pool_record("local", "cpu", exposures(*[(3600.0, R.PREEMPTED)] * 4)))
     assert advice.caveats == (
         "M rests on few interruptions (4): it may be off by 50 %, the interval by half of that.",

@@ -147,7 +147,7 @@ def test_the_newest_attempt_that_ran_a_step_tells_how_long_one_takes(
     assert advice.interval_steps is not None
 
 
-def test_a_run_that_has_only_been_declared_is_told_what_is_missing(
+def test_of_a_run_that_has_only_been_declared_it_names_what_is_missing(
     tracks: Tracks, ledger: Ledger
 ) -> None:
     stored(History("one").declare(), tracks)
@@ -155,6 +155,6 @@ def test_a_run_that_has_only_been_declared_is_told_what_is_missing(
     assert (advice.interval_s, len(advice.missing)) == (None, 3)
 
 
-def test_a_run_that_does_not_exist_is_told(tracks: Tracks, ledger: Ledger) -> None:
+def test_a_run_that_does_not_exist_is_reported(tracks: Tracks, ledger: Ledger) -> None:
     with pytest.raises(UnknownRun):
         advise_cadence(tracks, ledger, "nobody")

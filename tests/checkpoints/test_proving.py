@@ -1,4 +1,4 @@
-"""A checkpoint that decides over a retry is read by somebody, or somebody is told of it."""
+"""A checkpoint that decides over a retry is read by somebody, or somebody gets an alert."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collection of a run's checkpoints with real manifests, and what a person is told of it."""
+"""Collection of a run's checkpoints with real manifests, and what a person reads of it."""
 
 from __future__ import annotations
 
@@ -113,16 +113,16 @@ def test_a_dry_run_tells_what_a_pass_does_and_writes_nothing(
         before = dict(store.objects)
         above = OverlayStore(store)
         tried = Tracks(above, now=clock, new_uid=tracks.new_uid, project=lambda name: None)
-        told = collect(tried, StoredCheckpoints(above), RUN_ID, by="tests")
+        result = collect(tried, StoredCheckpoints(above), RUN_ID, by="tests")
         assert store.objects == before
         done = collected(tracks)
-        assert steps(told.superseded) == steps(done.superseded)
-        assert (told.deleted, told.freed_bytes) == (done.deleted, done.freed_bytes)
-        assert [j.why for j in told.kept] == [j.why for j in done.kept]
+        assert steps(result.superseded) == steps(done.superseded)
+        assert (result.deleted, result.freed_bytes) == (done.deleted, done.freed_bytes)
+        assert [j.why for j in result.kept] == [j.why for j in done.kept]
         clock.advance(DAY_S)
 
 
-def test_corruption_is_told_with_object_hashes_and_what_a_resume_falls_back_to(
+def test_corruption_is_reported_with_object_hashes_and_what_a_resume_falls_back_to(
     run: Story, tracks: Tracks, store: FakeObjectStore
 ) -> None:
     key = damage(store, run, -1)
@@ -172,7 +172,7 @@ def test_many_chunks_are_listed_in_an_object_that_the_record_names(
     assert not [key for key in store.objects if key.startswith(prefix)]
 
 
-def test_a_lost_list_of_chunks_is_told_and_keeps_nothing_else_waiting(
+def test_a_lost_list_of_chunks_is_reported_and_keeps_nothing_else_waiting(
     run: Story,
     tracks: Tracks,
     clock: FakeClock,
@@ -191,9 +191,9 @@ def test_a_lost_list_of_chunks_is_told_and_keeps_nothing_else_waiting(
     key = manifest_key(first.ref)
     store.put(key, before[key])  # as after a power loss
     done = collected(tracks)
-    (told,) = done.waiting
-    assert first.deletion.chunks_key in told
-    assert "until it is restored" in told
+    (result,) = done.waiting
+    assert first.deletion.chunks_key in result
+    assert "until it is restored" in result
     assert key not in store.objects  # what lies under its own prefix goes without a list
     assert collected(tracks).waiting == ()
 
@@ -249,7 +249,7 @@ class ReadsWhile(StoredCheckpoints):
         return super().chunk_sizes(ref)
 
 
-def test_a_manifest_that_another_collector_deletes_meanwhile_is_not_told_as_damaged(
+def test_a_manifest_that_another_collector_deletes_meanwhile_is_not_called_damaged(
     run: Story, tracks: Tracks, clock: FakeClock, store: FakeObjectStore
 ) -> None:
     collected(tracks)

@@ -67,16 +67,16 @@ def test_every_command_of_an_advice_opens_the_next_attempt(
             )
             history.open().place(environment={"code_sha256": "another"}).restore()
             history.end(reason.value, last_step=None).refuse().write_to(app.store)
-            told = what_to_do(history.state, history.state.attempts[-1])
-            commands = re.findall(r"`tracks ([^`]+)`", told)
-            assert any(command.startswith("retry") for command in commands), told
+            result = what_to_do(history.state, history.state.attempts[-1])
+            commands = re.findall(r"`tracks ([^`]+)`", result)
+            assert any(command.startswith("retry") for command in commands), result
             if number == len(commands):
                 break
             command = commands[number]
             for placeholder, word in words.items():
                 command = command.replace(placeholder, word)
             done = call(*shlex.split(command))
-            assert done.exit_code == 0, (told, done.output)
+            assert done.exit_code == 0, (result, done.output)
             opened = len(app.tracks.run(run_id).attempts) == 2
             assert opened == command.startswith("retry")
 

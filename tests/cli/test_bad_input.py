@@ -155,7 +155,7 @@ def test_a_home_of_a_newer_version_is_refused(call: Call, home: Path) -> None:
         ("TRACKS_STORE", "ftp://host/store"),
     ],
 )
-def test_a_place_that_cannot_be_reached_is_told_without_its_password(
+def test_a_place_that_cannot_be_reached_is_reported_without_its_password(
     variable: str, value: str, call: Call, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -210,7 +210,7 @@ def test_a_path_that_is_refused_late_is_no_wrong_use(
     assert result.stderr == f"tracks: /there: {os.strerror(number)}. Give another path.\n"
 
 
-def test_a_place_of_nobody_is_told(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_of_nobody_is_reported(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKS_STORE", "~nouser/x")
     refused = call("status")
     assert refused.exit_code == 2

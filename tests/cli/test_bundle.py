@@ -108,9 +108,9 @@ def test_the_best_checkpoint_is_promoted_by_the_metric_of_the_retention(
     assert (refused.exit_code, "give one of them" in refused.stderr) == (2, True)
     tracks = open_tracks_to_read(Settings.from_environment())
     best = best_of(tracks.run(RUN_ID))
-    told = call("promote", RUN_ID, "--best", "--alias", "top", "--why", "it is")
+    result = call("promote", RUN_ID, "--best", "--alias", "top", "--why", "it is")
     assert best is not None
-    assert f"step {best.ref.step} of {RUN_ID}" in told.output
+    assert f"step {best.ref.step} of {RUN_ID}" in result.output
 
 
 @commands

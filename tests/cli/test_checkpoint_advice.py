@@ -17,16 +17,17 @@ EXPOSURE_S = 70.0
 
 
 def test_the_advice_names_its_numbers_and_where_they_come_from(story: Story, call: Call) -> None:
-    told = call("checkpoints", "advise", RUN_ID)
-    assert told.exit_code == 0
-    assert f"{RUN_ID}: save every 12 steps, 5.92 s" in told.stdout  # √(2 · 0.25 · 70) = 5.916
-    assert "Now it saves every 5 s" in told.stdout
-    assert "median of 4 periodic saves of this run" in told.stdout
+    result = call("checkpoints", "advise", RUN_ID)
+    assert result.exit_code == 0
+    assert f"{RUN_ID}: save every 12 steps, 5.92 s" in result.stdout  # √(2 · 0.25 · 70) = 5.916
+    assert "Now it saves every 5 s" in result.stdout
+    assert "median of 4 periodic saves of this run" in result.stdout
     assert (
-        "pool local/cpu: 1 interruption (preempted 1) in 70 s of 3 attempts of 1 run" in told.stdout
+        "pool local/cpu: 1 interruption (preempted 1) in 70 s of 3 attempts of 1 run"
+        in result.stdout
     )
-    assert "not counted as interruptions: completed 1, gpu_oom 1" in told.stdout
-    assert "M rests on few interruptions (1)" in told.stdout
+    assert "not counted as interruptions: completed 1, gpu_oom 1" in result.stdout
+    assert "M rests on few interruptions (1)" in result.stdout
 
 
 def test_the_same_as_json(story: Story, call: Call) -> None:
@@ -46,9 +47,9 @@ def test_an_unknown_run_and_a_home_without_a_ledger_are_wrong_use(
     assert call("checkpoints", "advise", "nobody").exit_code == 2
     for path in home.glob("ledger.db*"):
         path.unlink()
-    told = call("checkpoints", "advise", RUN_ID)
-    assert told.exit_code == 2
-    assert "`tracks reindex` builds it" in told.stderr
+    result = call("checkpoints", "advise", RUN_ID)
+    assert result.exit_code == 2
+    assert "`tracks reindex` builds it" in result.stderr
 
 
 @pytest.mark.parametrize(

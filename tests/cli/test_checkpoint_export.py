@@ -22,9 +22,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_the_weights_of_a_step_are_written(story: Story, call: Call, path: Path) -> None:
-    told = call("checkpoints", "export", f"{RUN_ID}@30", str(path))
-    assert told.exit_code == 0
-    assert "1 tensors, 32 bytes, of attempt 2; weights_sha256" in told.stdout
+    result = call("checkpoints", "export", f"{RUN_ID}@30", str(path))
+    assert result.exit_code == 0
+    assert "1 tensors, 32 bytes, of attempt 2; weights_sha256" in result.stdout
     assert load_file(path)["w"].shape == (8,)
 
 
@@ -45,8 +45,8 @@ def test_of_two_attempts_that_committed_the_step_one_can_be_chosen(
     newest = call("checkpoints", "export", f"{RUN_ID}@10", str(path), "--cut-off")
     assert "of attempt 2;" in newest.stdout
     chosen = ("--attempt", "1", "--force")
-    told = call("checkpoints", "export", f"{RUN_ID}@10", str(path), *chosen)
-    assert "of attempt 1;" in told.stdout
+    result = call("checkpoints", "export", f"{RUN_ID}@10", str(path), *chosen)
+    assert "of attempt 1;" in result.stdout
 
 
 @pytest.mark.parametrize("how", [(), ("--bundle",)])
@@ -104,10 +104,10 @@ def test_a_corrupt_checkpoint_is_bad_news_and_leaves_no_file(
     for chunk in (home / "store" / "runs").rglob("chunks/*"):
         chunk.chmod(0o644)
         chunk.write_bytes(b"other bytes")
-    told = call("checkpoints", "export", f"{RUN_ID}@40", str(path))
-    assert told.exit_code == 1
+    result = call("checkpoints", "export", f"{RUN_ID}@40", str(path))
+    assert result.exit_code == 1
     for word in ("chunks/", "has blake3", "expected", "No file was written", "checkpoints verify"):
-        assert word in told.stderr
+        assert word in result.stderr
     assert list(path.parent.glob("*safetensors*")) == []
 
 
@@ -115,5 +115,5 @@ def test_a_corrupt_checkpoint_is_bad_news_and_leaves_no_file(
 def test_what_names_no_checkpoint_is_wrong_use(
     target: str, story: Story, call: Call, path: Path
 ) -> None:
-    told = call("checkpoints", "export", target, str(path))
-    assert (told.exit_code, path.exists()) == (2, False)
+    result = call("checkpoints", "export", target, str(path))
+    assert (result.exit_code, path.exists()) == (2, False)

@@ -56,28 +56,28 @@ def saves_when_asked(training: History, store: ObjectStore) -> Iterator[None]:
 
 @pytest.mark.usefixtures("saves_when_asked")
 def test_the_checkpoint_that_came_of_it_is_named(training: History, call: Call) -> None:
-    told = call("checkpoints", "save", "r-1")
-    assert told.exit_code == 0, told.stderr
+    result = call("checkpoints", "save", "r-1")
+    assert result.exit_code == 0, result.stderr
     ref = training.state.checkpoints[0].ref
-    assert "Step 23 of r-1, attempt 1, committed (demand): record" in told.stdout
-    assert ref.manifest_sha256 in told.stdout
+    assert "Step 23 of r-1, attempt 1, committed (demand): record" in result.stdout
+    assert ref.manifest_sha256 in result.stdout
 
 
 @pytest.mark.usefixtures("saves_when_asked")
 def test_the_same_as_json(training: History, call: Call) -> None:
-    told = json.loads(call("checkpoints", "save", "r-1", "--json").stdout)
-    assert (told["ref"]["step"], told["problem"]) == (23, None)
+    result = json.loads(call("checkpoints", "save", "r-1", "--json").stdout)
+    assert (result["ref"]["step"], result["problem"]) == (23, None)
 
 
 def test_a_save_that_does_not_come_in_time_is_bad_news(training: History, call: Call) -> None:
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
-    told = call("checkpoints", "save", "r-1", "--wait", "0.1")
+    result = call("checkpoints", "save", "r-1", "--wait", "0.1")
     signal.signal(signal.SIGUSR1, before)
-    assert told.exit_code == 1
-    assert "No checkpoint of r-1/a01 came yet" in told.stdout
+    assert result.exit_code == 1
+    assert "No checkpoint of r-1/a01 came yet" in result.stdout
 
 
 def test_a_process_that_does_not_listen_is_sent_nothing(training: History, call: Call) -> None:
-    told = call("checkpoints", "save", "r-1")
-    assert told.exit_code == 2
-    assert "does not listen" in told.stderr
+    result = call("checkpoints", "save", "r-1")
+    assert result.exit_code == 2
+    assert "does not listen" in result.stderr

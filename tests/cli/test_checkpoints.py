@@ -58,21 +58,21 @@ def test_verify_records_what_it_read(long_story: Story, call: Call) -> None:
     assert call("checkpoints", "verify", RUN_ID, "--step", "20").exit_code == 0
     rows = json.loads(call("checkpoints", "list", RUN_ID, "--json").stdout)
     assert [row["verified_at"] is not None for row in rows] == [False, True, False, False, False]
-    told = json.loads(call("checkpoints", "verify", "--json").stdout)
-    assert [each["status"] for each in told] == ["verified"] * 5
+    result = json.loads(call("checkpoints", "verify", "--json").stdout)
+    assert [each["status"] for each in result] == ["verified"] * 5
 
 
 def test_verify_exits_with_one_and_names_object_hashes_fallback_and_record(
     long_story: Story, call: Call, home: Path
 ) -> None:
     chunk = damage(home, long_story, -1)
-    told = call("checkpoints", "verify", RUN_ID)
-    assert told.exit_code == 1
-    assert f"chunks/{chunk.name} has blake3" in told.stdout
-    assert f"expected {chunk.name}" in told.stdout
-    assert "falls back to step 40 of attempt 1" in told.stdout
+    result = call("checkpoints", "verify", RUN_ID)
+    assert result.exit_code == 1
+    assert f"chunks/{chunk.name} has blake3" in result.stdout
+    assert f"expected {chunk.name}" in result.stdout
+    assert "falls back to step 40 of attempt 1" in result.stdout
     seq = len(long_story.history.records) + 4  # the four sound ones were read before
-    assert f"Quarantined by record {seq}" in told.stdout
+    assert f"Quarantined by record {seq}" in result.stdout
 
 
 def test_a_checkpoint_that_rotted_since_it_was_verified_is_verified_no_longer(
@@ -103,13 +103,13 @@ def test_a_checkpoint_that_rotted_since_it_was_verified_is_verified_no_longer(
         (("unpin", f"{RUN_ID}@10", "--why", "x", "--by", "ann"), "it is held by: nobody"),
     ],
 )
-def test_wrong_use_is_told_and_writes_nothing(
+def test_wrong_use_is_reported_and_writes_nothing(
     arguments: tuple[str, ...], words: str, long_story: Story, call: Call, home: Path
 ) -> None:
     before = files_of(home / "store")
-    told = call("checkpoints", *arguments)
-    assert told.exit_code == 2
-    assert words in told.stderr
+    result = call("checkpoints", *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
     assert files_of(home / "store") == before
 
 
@@ -158,16 +158,16 @@ def bad_runs(long_story: Story, home: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("command", ["verify", "gc"])
-def test_a_run_that_is_broken_is_told_and_stops_no_other(
+def test_a_run_that_is_broken_is_reported_and_stops_no_other(
     command: str, bad_runs: list[str], call: Call
 ) -> None:
-    told = call("checkpoints", command)
-    assert told.exit_code == 1
+    result = call("checkpoints", command)
+    assert result.exit_code == 1
     for run_id in (*bad_runs, RUN_ID):
-        assert run_id in told.stdout
-    assert "no training run 'a-stray'" in told.stdout
-    assert "did you mean a-stray" not in told.stdout
-    _, _, others = told.stdout.partition("There are: ")[2].partition("\n")
+        assert run_id in result.stdout
+    assert "no training run 'a-stray'" in result.stdout
+    assert "did you mean a-stray" not in result.stdout
+    _, _, others = result.stdout.partition("There are: ")[2].partition("\n")
     assert others.index("b-broken") < others.rindex(RUN_ID) < others.index("z-foreign")
     rows = json.loads(call("checkpoints", command, "--json").stdout)
     failed = [row["run_id"] for row in rows if row.get("status") == "failed"]
@@ -186,8 +186,8 @@ def test_verify_prints_each_checkpoint_before_it_reads_the_next(
         return real(*given, **more)
 
     monkeypatch.setattr(checkpoint_upkeep, "verify", killed_in_the_third)
-    told = call("checkpoints", "verify", RUN_ID)
-    assert [line.split()[0] for line in told.stdout.splitlines()] == ["verified", "verified"]
+    result = call("checkpoints", "verify", RUN_ID)
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["verified", "verified"]
 
 
 def test_verify_says_of_a_checkpoint_that_was_deleted_meanwhile_that_it_is_deleted(
@@ -197,9 +197,9 @@ def test_verify_says_of_a_checkpoint_that_was_deleted_meanwhile_that_it_is_delet
         return Verified(ref=ref, total_bytes=None, problem=None, fallback=None, seq=None)
 
     monkeypatch.setattr(checkpoint_upkeep, "verify", gone)
-    told = call("checkpoints", "verify", RUN_ID, "--step", "10", "--json")
-    assert told.exit_code == 0
-    assert [row["status"] for row in json.loads(told.stdout)] == ["deleted"]
+    result = call("checkpoints", "verify", RUN_ID, "--step", "10", "--json")
+    assert result.exit_code == 0
+    assert [row["status"] for row in json.loads(result.stdout)] == ["deleted"]
     assert call("checkpoints", "verify", RUN_ID, "--step", "10").stdout.startswith("deleted ")
 
 
@@ -218,8 +218,8 @@ def test_a_pin_is_listed_until_it_is_let_go(long_story: Story, call: Call) -> No
     assert pinned.exit_code == 0, pinned.stderr
     assert "pinned by hold:ann" in pinned.stdout
     assert pins_of_the_first(call) == ["hold:ann"]
-    told = call("checkpoints", "unpin", at, "--why", "done", "--by", "ann", "--json")
-    assert json.loads(told.stdout)["status"] == "unpinned"
+    result = call("checkpoints", "unpin", at, "--why", "done", "--by", "ann", "--json")
+    assert json.loads(result.stdout)["status"] == "unpinned"
     assert pins_of_the_first(call) == []
 
 

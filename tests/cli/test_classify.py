@@ -29,10 +29,10 @@ def file(tmp_path: Path) -> Path:
 
 def test_each_case_is_one_line_of_json(call: Call, file: Path, home: Path) -> None:
     result = call("classify", str(file), "--json")
-    told = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [list(each) for each in told] == [["id", "reason", "confidence", "rule", "lines"]] * 4
-    assert [each["id"] for each in told] == ["a", "b", None, "a"]
-    assert [each["reason"] for each in told] == ["gpu_oom", "unknown", "preempted", "unknown"]
+    answer = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [list(each) for each in answer] == [["id", "reason", "confidence", "rule", "lines"]] * 4
+    assert [each["id"] for each in answer] == ["a", "b", None, "a"]
+    assert [each["reason"] for each in answer] == ["gpu_oom", "unknown", "preempted", "unknown"]
     assert result.exit_code == 0
     assert not home.exists()
 
@@ -56,7 +56,7 @@ def test_a_line_that_cannot_be_read_is_named_and_the_others_are_classified(
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "answer"),
     [
         (b"\xff\xfe\x00\n", "line 1: not UTF-8 at byte 1"),
         (b'{"id": "a"', "line 1: not JSON"),
@@ -67,12 +67,12 @@ def test_a_line_that_cannot_be_read_is_named_and_the_others_are_classified(
     ],
 )
 def test_what_is_no_case_is_named_and_nothing_is_made_up(
-    call: Call, file: Path, data: bytes, told: str
+    call: Call, file: Path, data: bytes, answer: str
 ) -> None:
     file.write_bytes(data)
     result = call("classify", str(file), "--json")
     assert result.stdout == ""
-    assert told in result.stderr
+    assert answer in result.stderr
     assert result.exit_code == 2
 
 
@@ -85,9 +85,9 @@ def test_an_empty_file_has_no_case_and_is_no_error(call: Call, file: Path) -> No
 def test_a_case_of_ten_megabytes_is_one_line_that_anything_can_read(call: Call, file: Path) -> None:
     log = "7 " * (5 * 1024 * 1024) + "RuntimeError: CUDA out of memory \ud800"
     file.write_text(json.dumps({"id": "big", "evidence": {"log_tail": log}}) + "\n")
-    told = json.loads(call("classify", str(file), "--json").stdout)
-    assert (told["reason"], len(told["lines"])) == ("gpu_oom", 1)
-    assert len(told["lines"][0]) < 1_000
+    answer = json.loads(call("classify", str(file), "--json").stdout)
+    assert (answer["reason"], len(answer["lines"])) == ("gpu_oom", 1)
+    assert len(answer["lines"][0]) < 1_000
 
 
 def test_a_pod_history_is_a_case_of_its_own_name(call: Call, tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ def test_a_pod_history_is_a_case_of_its_own_name(call: Call, tmp_path: Path) -> 
     history = [{"type": "DELETED", "status": {"conditions": [condition]}}]
     path = tmp_path / "pod.json"
     path.write_text(json.dumps({"case": "victim", "pod_history": history}, indent=2))
-    told = json.loads(call("classify", str(path), "--json").stdout)
-    assert (told["id"], told["reason"]) == ("victim", "preempted")
+    answer = json.loads(call("classify", str(path), "--json").stdout)
+    assert (answer["id"], answer["reason"]) == ("victim", "preempted")
 
 
 @pytest.mark.parametrize("by", ["option", "environment"])
@@ -160,9 +160,9 @@ def test_a_folder_has_a_log_for_each_rank(call: Call, tmp_path: Path, name: str)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(OOM if rank == 11 else "RuntimeError: Connection closed by peer\n")
     result = call("classify", str(tmp_path / "logs"), "--json")
-    (told,) = map(json.loads, result.stdout.splitlines())
-    assert (told["id"], told["reason"]) == ("logs", "gpu_oom")
-    assert told["lines"][0].startswith("rank 11: ")
+    (answer,) = map(json.loads, result.stdout.splitlines())
+    assert (answer["id"], answer["reason"]) == ("logs", "gpu_oom")
+    assert answer["lines"][0].startswith("rank 11: ")
 
 
 def test_a_folder_without_a_log_is_wrong_use(call: Call, tmp_path: Path) -> None:
@@ -185,8 +185,8 @@ def test_standard_input_is_a_log_or_cases(file: Path, kind: str) -> None:
         capture_output=True,
         check=True,
     )
-    told = [json.loads(line)["reason"] for line in done.stdout.splitlines()]
-    assert told == (
+    answer = [json.loads(line)["reason"] for line in done.stdout.splitlines()]
+    assert answer == (
         ["gpu_oom"] if kind == "log" else ["gpu_oom", "unknown", "preempted", "unknown"]
     )
 

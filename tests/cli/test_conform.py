@@ -104,7 +104,7 @@ def test_a_project_is_tried_in_its_shapes_and_gets_a_certificate(
     assert kept["is_green"]
 
 
-def test_a_finding_is_told_with_its_cure_and_ends_with_1(
+def test_a_finding_is_reported_with_its_cure_and_ends_with_1(
     call: Call, asked: Asked, project: Path, home: Path
 ) -> None:
     asked.findings = (FOUND,)

@@ -45,12 +45,12 @@ def evaluated(story: Story) -> Story:
     return story
 
 
-def test_two_attempts_are_told_with_what_both_descend_from(story: Story, call: Call) -> None:
-    told = call("diff", f"{RUN_ID}/a01", f"{RUN_ID}/a03")
-    assert told.exit_code == 0
-    assert f"Both descend from {RUN_ID}@20 (attempt 1): A went 3 steps beyond it" in told.stdout
-    assert "Samples that both consumed alike: 480" in told.stdout
-    lines = [line.split() for line in told.stdout.splitlines()]
+def test_two_attempts_are_reported_with_what_both_descend_from(story: Story, call: Call) -> None:
+    answer = call("diff", f"{RUN_ID}/a01", f"{RUN_ID}/a03")
+    assert answer.exit_code == 0
+    assert f"Both descend from {RUN_ID}@20 (attempt 1): A went 3 steps beyond it" in answer.stdout
+    assert "Samples that both consumed alike: 480" in answer.stdout
+    lines = [line.split() for line in answer.stdout.splitlines()]
     assert ["config", "accumulation", "6", "12"] in lines
     assert ["micro_batch", "4", "2"] in lines
     assert ["placement", "the", "same"] in lines
@@ -60,12 +60,12 @@ def test_metrics_of_different_evals_are_refused_with_words_and_shown_by_force(
     evaluated: Story, call: Call
 ) -> None:
     at = f"{RUN_ID}@10", f"{RUN_ID}@40"
-    told = call("diff", *at)
-    assert told.exit_code == 1
-    assert "not comparable: suite v2 against v1" in told.stdout
-    assert "--force" in told.stdout
-    assert "3.25" not in told.stdout
-    assert "training loss" in told.stdout  # the rest is shown all the same
+    answer = call("diff", *at)
+    assert answer.exit_code == 1
+    assert "not comparable: suite v2 against v1" in answer.stdout
+    assert "--force" in answer.stdout
+    assert "3.25" not in answer.stdout
+    assert "training loss" in answer.stdout  # the rest is shown all the same
     forced = call("diff", *at, "--force")
     assert forced.exit_code == 0
     assert "3.25" in forced.stdout
@@ -90,9 +90,9 @@ def test_a_run_is_its_last_checkpoint_and_of_a_step_an_attempt_may_be_named(
 
 def test_a_manifest_names_a_checkpoint(story: Story, call: Call) -> None:
     sha256 = story.history.state.checkpoints[0].ref.manifest_sha256
-    told = call("diff", sha256, f"{RUN_ID}@20")
-    assert told.exit_code == 0
-    assert f"A  {RUN_ID}@10 (attempt 1)" in told.stdout
+    answer = call("diff", sha256, f"{RUN_ID}@20")
+    assert answer.exit_code == 0
+    assert f"A  {RUN_ID}@10 (attempt 1)" in answer.stdout
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_a_manifest_names_a_checkpoint(story: Story, call: Call) -> None:
 def test_an_id_that_does_not_exist_offers_the_nearest(
     name: str, hint: str, story: Story, call: Call
 ) -> None:
-    told = call("diff", name, f"{RUN_ID}/a01")
-    assert told.exit_code == 2
-    assert hint in told.stderr
+    answer = call("diff", name, f"{RUN_ID}/a01")
+    assert answer.exit_code == 2
+    assert hint in answer.stderr
 
 
 def test_a_checkpoint_that_was_not_evaluated_is_once_somebody_asks(
@@ -130,11 +130,11 @@ def test_a_checkpoint_that_was_not_evaluated_is_once_somebody_asks(
         (final, "7", True, 2.5),  # the story's own was measured on other data
         (final, "8", True, 2.6),
     ):
-        [told] = json.loads(call("eval", at, "--seed", seed, "--json").stdout)
-        assert told["is_new"] is is_new
+        [answer] = json.loads(call("eval", at, "--seed", seed, "--json").stdout)
+        assert answer["is_new"] is is_new
         result = {**EVAL_RESULT, "metrics": {"loss": loss}}
         evaluator = FakeEvaluator(cast(FakeObjectStore, app.store), result)
-        opened = told["opened"]
+        opened = answer["opened"]
         run_eval(app.tracks, evaluator, RUN_ID, opened["eval_id"], opened["number"])
     done = call("eval", first)
     assert done.exit_code == 0

@@ -107,13 +107,16 @@ def test_it_is_the_same_as_json_with_the_money_where_there_are_prices(
     app: App, home: Path, call: Call
 ) -> None:
     (home / "prices.yaml").write_text("currency: USD\nper_device_hour: {cpu: 3.6}\n")
-    told = json.loads(call("diff", "--experiment", "rates", "r-2", "--json").stdout)
-    assert (told["baseline"], [run["run_id"] for run in told["runs"]]) == ("r-0", ["r-0", "r-2"])
-    assert told["runs"][0]["is_outside"]
-    assert told["runs"][1]["changes"] == [{"name": "lr", "before": 0.1, "after": 0.4}]
+    answer = json.loads(call("diff", "--experiment", "rates", "r-2", "--json").stdout)
+    assert (answer["baseline"], [run["run_id"] for run in answer["runs"]]) == (
+        "r-0",
+        ["r-0", "r-2"],
+    )
+    assert answer["runs"][0]["is_outside"]
+    assert answer["runs"][1]["changes"] == [{"name": "lr", "before": 0.1, "after": 0.4}]
     result = {"value": 3.25, "step": 40, "difference": 0.25, "verdict": "bad"}
-    assert told["runs"][1]["result"] == result
-    assert told["runs"][1]["cost"]["currency"] == "USD"
+    assert answer["runs"][1]["result"] == result
+    assert answer["runs"][1]["cost"]["currency"] == "USD"
     chosen = json.loads(call("diff", "--experiment", "rates", "--baseline", "r-1", "--json").stdout)
     assert (chosen["baseline"], chosen["baseline_why"]) == ("r-1", "as you chose")
 

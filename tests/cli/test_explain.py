@@ -55,12 +55,12 @@ def test_every_command_that_a_text_names_can_be_called_as_it_stands(
     assert [each for each in short if "--full" not in each and each not in named] == []
     assert named
     for arguments in named:
-        told = call(*arguments)
-        assert told.exit_code in (0, 1), f"tracks {arguments}: {told.stderr}"
-        assert told.stdout.strip()
+        result = call(*arguments)
+        assert result.exit_code in (0, 1), f"tracks {arguments}: {result.stderr}"
+        assert result.stdout.strip()
 
 
-def test_what_an_attempt_cost_is_told_in_money_where_a_price_table_stands(
+def test_what_an_attempt_cost_is_reported_in_money_where_a_price_table_stands(
     story: Story, call: Call, home: Path
 ) -> None:
     unknown = "in money not known: there is no price table (TRACKS_PRICES, or prices.yaml"
@@ -71,9 +71,9 @@ def test_what_an_attempt_cost_is_told_in_money_where_a_price_table_stands(
     table = home / "prices.yaml"
     table.write_text("currency: EUR\nper_device_hour: {cpu: 360}\n")
     # 35 s on one device, of which 10 steps of 0.4 s were kept
-    told = "3.50 EUR at 360 a device hour, 3.10 of it not for steps that were kept"
-    assert f"{told} (prices: {table})" in call("explain", KEY, "--full").stdout
-    assert told in " ".join(call("explain", KEY).stdout.split())
+    result = "3.50 EUR at 360 a device hour, 3.10 of it not for steps that were kept"
+    assert f"{result} (prices: {table})" in call("explain", KEY, "--full").stdout
+    assert result in " ".join(call("explain", KEY).stdout.split())
     run = "3.50 EUR at 360 a device hour"  # of a02; the run's other attempts cost the rest
     assert run not in call("explain", RUN_ID).stdout
     assert json.loads(call("explain", RUN_ID, "--json").stdout)["cost"]["money"]["amount"] == (
@@ -108,14 +108,14 @@ def test_every_id_that_a_text_names_is_resolved_by_a_command_that_it_names(
 
 def test_every_word_that_a_text_explains_is_one_that_it_uses(story: Story, call: Call) -> None:
     text = call("explain", KEY, "--full", "--words").stdout
-    told, _, words = text.partition("\n  words ")
+    result, _, words = text.partition("\n  words ")
     assert "\n  words " not in call("explain", KEY, "--full").stdout
     explained = re.findall(r"(?:^ *|; )([\w -]+) = ", words, flags=re.MULTILINE)
     assert len(explained) > 20
     assert len(words.splitlines()) < 9  # a line a topic, not a page after the text
     for word in explained:
         stem = {"sensor": "retry_", "training run": "run"}.get(word, word.split()[0])
-        assert stem in told
+        assert stem in result
     everything = call("explain", "--words", "--json").stdout
     assert set(explained) <= set(json.loads(everything))
 
@@ -154,18 +154,18 @@ def test_a_reader_of_a_random_failed_attempt_is_graded_by_the_clock(
 
 
 def test_where_nothing_failed_that_is_said(story: Story, call: Call) -> None:
-    told = call("explain", "--random-failed", "--last", "1min")
-    assert told.exit_code == 2
-    assert "No attempt failed in the last 1min; give a longer time" in told.stderr
+    result = call("explain", "--random-failed", "--last", "1min")
+    assert result.exit_code == 2
+    assert "No attempt failed in the last 1min; give a longer time" in result.stderr
     longer = call("explain", "--random-failed", "--last", "1d").stderr
     assert "--last 90d" in longer
 
 
 def test_where_nothing_failed_in_a_year_no_shorter_time_is_proposed(home: Path, call: Call) -> None:
     build(Settings.from_environment())
-    told = call("explain", "--random-failed", "--last", "52w").stderr
-    assert "No attempt failed in the last 52w" in told
-    assert "longer" not in told  # 90 days would be shorter
+    result = call("explain", "--random-failed", "--last", "52w").stderr
+    assert "No attempt failed in the last 52w" in result
+    assert "longer" not in result  # 90 days would be shorter
 
 
 @pytest.mark.parametrize(
@@ -191,15 +191,15 @@ def test_wrong_use_says_what_is_right(
     assert refused.stdout == ""
 
 
-def test_a_broken_track_is_told_as_far_as_it_holds_with_exit_code_1(
+def test_a_broken_track_is_reported_as_far_as_it_holds_with_exit_code_1(
     story: Story, call: Call, home: Path
 ) -> None:
     seq = story.history.state.attempts[1].ended_seq
     (home / "store" / "runs" / RUN_ID / "log" / f"{seq:012d}.json").unlink()
-    told = call("explain", f"{RUN_ID}/a01")
-    assert told.exit_code == 1
-    assert f"THE RECORD BREAKS at record {seq}" in told.stdout
-    assert "gpt-story/a01: preempted" in told.stdout
+    result = call("explain", f"{RUN_ID}/a01")
+    assert result.exit_code == 1
+    assert f"THE RECORD BREAKS at record {seq}" in result.stdout
+    assert "gpt-story/a01: preempted" in result.stdout
     assert json.loads(call("explain", RUN_ID, "--json").stdout)["broken"]["seq"] == seq
     assert call("explain", RUN_ID, "--records").exit_code == 1
 
@@ -210,12 +210,12 @@ def test_what_a_broken_record_does_not_reach_is_not_said_to_be_open_or_absent(
     seq = story.history.state.attempts[1].ended_seq
     (home / "store" / "runs" / RUN_ID / "log" / f"{seq:012d}.json").unlink()
     assert call("explain", KEY).stdout.startswith(f"{KEY}: end not known")
-    told = call("explain", KEY, "--full").stdout
-    assert told.startswith(f"{KEY}: end not known")
-    assert "whether it has ended is not known" in told
-    assert f"not known: what came after record {(seq or 0) - 1} cannot be read" in told
-    assert "what to do     First mend the record: Restore the object" in told
-    assert "still running" not in told
+    result = call("explain", KEY, "--full").stdout
+    assert result.startswith(f"{KEY}: end not known")
+    assert "whether it has ended is not known" in result
+    assert f"not known: what came after record {(seq or 0) - 1} cannot be read" in result
+    assert "what to do     First mend the record: Restore the object" in result
+    assert "still running" not in result
     later = call("explain", f"{RUN_ID}/a03")
     assert later.exit_code == 1  # it is there, and cannot be read
     assert f"Whether {RUN_ID} has an attempt 3 cannot be known" in later.stderr
@@ -238,16 +238,16 @@ def test_an_attempt_that_runs_says_so_and_what_is_known(
     assert "the attempt has not ended" in text  # of what its receipt does not hold yet
 
 
-def test_a_ledger_older_than_the_code_is_named_and_the_track_is_told_all_the_same(
+def test_a_ledger_older_than_the_code_is_named_and_the_track_is_still_explained(
     story: Story, call: Call, home: Path
 ) -> None:
     with sqlite3.connect(home / "ledger.db") as ledger:
         ledger.execute("update ledger_version set version_num = '0001'")
-    told = call("explain", KEY)
-    assert told.exit_code == 0
-    assert "gpu_oom" in told.stdout
-    assert "an older version wrote it (schema 0001" in told.stderr
-    assert "`tracks reindex`" in told.stderr
+    result = call("explain", KEY)
+    assert result.exit_code == 0
+    assert "gpu_oom" in result.stdout
+    assert "an older version wrote it (schema 0001" in result.stderr
+    assert "`tracks reindex`" in result.stderr
     picked = call("explain", "--random-failed")
     assert picked.exit_code == 2
     assert "`tracks reindex`" in picked.stderr
@@ -257,8 +257,8 @@ def test_the_report_is_written_where_one_wants_it(
     story: Story, call: Call, home: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "out" / "report.html"
-    told = call("explain", KEY, "--html", str(file))
-    assert told.stdout.strip() == str(file)
+    result = call("explain", KEY, "--html", str(file))
+    assert result.stdout.strip() == str(file)
     assert '<details class="explained" id="a02" open>' in file.read_text()
     at_home = call("explain", RUN_ID, "--html")
     assert at_home.stdout.strip() == str(home / "reports" / f"{RUN_ID}.html")
@@ -313,13 +313,13 @@ def test_evidence_that_was_changed_is_shown_with_a_warning(
     (evidence,) = (home / "store" / "runs" / RUN_ID / "attempts" / "2" / "evidence").iterdir()
     evidence.chmod(0o644)
     evidence.write_bytes(evidence.read_bytes().replace(b"gpu_oom", b"preempt"))
-    told = call("explain", KEY, "--evidence")
-    assert told.exit_code == 1
-    assert "changed after the verdict" in told.stderr
-    assert "preempt" in told.stdout
+    result = call("explain", KEY, "--evidence")
+    assert result.exit_code == 1
+    assert "changed after the verdict" in result.stderr
+    assert "preempt" in result.stdout
 
 
-def test_of_a_run_with_many_attempts_the_newest_are_told_and_the_others_named(
+def test_of_a_run_with_many_attempts_the_newest_are_reported_and_the_others_named(
     home: Path, story: Story, call: Call
 ) -> None:
     many = Story(story.store, run_id="many")

@@ -85,9 +85,9 @@ def test_a_run_whose_track_does_not_hold_is_explained_elsewhere_as_far_as_here(
     if stored is not None:
         story.store.put(key, stored)
     file = tmp_path / "run.tar.gz"
-    told = call("export", RUN_ID, str(file))
-    assert told.exit_code == 0
-    assert "Its track holds up to record 11." in told.stdout
+    result = call("export", RUN_ID, str(file))
+    assert result.exit_code == 0
+    assert "Its track holds up to record 11." in result.stdout
     origin = call("explain", f"{RUN_ID}/a01")
     monkeypatch.setenv("TRACKS_HOME", str(elsewhere))
     there = call("explain", "--archive", str(file), f"{RUN_ID}/a01")
@@ -128,19 +128,19 @@ def test_an_archive_does_not_claim_to_know_who_holds_an_alias_now(
     monkeypatch.setenv("TRACKS_HOME", str(elsewhere))
     monkeypatch.setenv("TRACKS_STORE", str(archive))
     for command in ("lineage", "blast"):
-        told = call(command, f"attempt:{RUN_ID}/a02").stdout
-        assert "(1 in use as far as this archive knows)" in told
-        assert told.count("in use") == told.count("in use as far as this archive knows")
+        result = call(command, f"attempt:{RUN_ID}/a02").stdout
+        assert "(1 in use as far as this archive knows)" in result
+        assert result.count("in use") == result.count("in use as far as this archive knows")
 
 
-def test_a_run_that_is_not_in_an_archive_is_told_with_those_that_are(
+def test_a_run_that_is_not_in_an_archive_is_reported_with_those_that_are(
     archive: Path, elsewhere: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACKS_HOME", str(elsewhere))
-    told = call("explain", "--archive", str(archive), "tabul")
-    assert told.exit_code == 2
-    assert f"there are: {RUN_ID}." in told.stderr
-    assert "tracks status" not in told.stderr
+    result = call("explain", "--archive", str(archive), "tabul")
+    assert result.exit_code == 2
+    assert f"there are: {RUN_ID}." in result.stderr
+    assert "tracks status" not in result.stderr
 
 
 def test_a_process_with_nothing_but_the_file_explains_it(
@@ -167,10 +167,10 @@ def test_a_process_with_nothing_but_the_file_explains_it(
 
 def test_the_same_records_give_the_same_file(archive: Path, call: Call) -> None:
     other = archive.with_name("again.tar.gz")
-    told = json.loads(call("export", RUN_ID, str(other), "--json").stdout)
+    result = json.loads(call("export", RUN_ID, str(other), "--json").stdout)
     assert other.read_bytes() == archive.read_bytes()
-    assert told["member_count"] > 10
-    assert told["manifest"]["run_ids"] == [RUN_ID]
+    assert result["member_count"] > 10
+    assert result["manifest"]["run_ids"] == [RUN_ID]
     refused = call("export", RUN_ID, str(other))
     assert refused.exit_code == 2
     assert "--force" in refused.stderr
@@ -179,9 +179,9 @@ def test_the_same_records_give_the_same_file(archive: Path, call: Call) -> None:
 
 def test_a_run_that_is_not_there_leaves_no_file(story: Story, call: Call, tmp_path: Path) -> None:
     file = tmp_path / "none.tar.gz"
-    told = call("export", RUN_ID[:-1], str(file))
-    assert told.exit_code == 2
-    assert f"did you mean {RUN_ID}" in told.stderr
+    result = call("export", RUN_ID[:-1], str(file))
+    assert result.exit_code == 2
+    assert f"did you mean {RUN_ID}" in result.stderr
     assert not file.exists()
 
 
@@ -193,9 +193,9 @@ def test_a_whole_archive_has_no_findings(
     assert call("export", RUN_ID, file, *options).exit_code == 0
     checked = call("fsck", "--archive", file, "--json")
     assert checked.exit_code == 0, checked.stdout
-    told = json.loads(checked.stdout)
-    assert told["findings"] == []
-    assert told["checkpoint_count"] == 4
+    result = json.loads(checked.stdout)
+    assert result["findings"] == []
+    assert result["checkpoint_count"] == 4
 
 
 def edit(name: str, old: bytes, new: bytes) -> Callable[[dict[str, bytes]], object]:
@@ -254,9 +254,9 @@ TAMPERED: dict[str, tuple[Callable[[dict[str, bytes]], object], set[str], str]] 
 @pytest.mark.parametrize("name", TAMPERED)
 def test_a_tampered_archive_is_named_by_fsck(name: str, archive: Path, call: Call) -> None:
     change, kinds, where = TAMPERED[name]
-    told = call("fsck", "--archive", str(changed(archive, change)), "--json")
-    assert told.exit_code == 1
-    findings = json.loads(told.stdout)["findings"]
+    result = call("fsck", "--archive", str(changed(archive, change)), "--json")
+    assert result.exit_code == 1
+    findings = json.loads(result.stdout)["findings"]
     assert {finding["kind"] for finding in findings} >= kinds
     assert any(finding["where"] == where for finding in findings)
 
@@ -270,9 +270,9 @@ def test_an_archive_that_was_cut_and_packed_again_is_not_explained(
 
     path = changed(archive, cut)
     for command in (("explain", RUN_ID), ("diff", f"{RUN_ID}/a01", f"{RUN_ID}/a02")):
-        told = call(*command, "--archive", str(path))
-        assert told.exit_code == 2
-        assert "not an export of ours, or cut" in told.stderr
+        result = call(*command, "--archive", str(path))
+        assert result.exit_code == 2
+        assert "not an export of ours, or cut" in result.stderr
 
 
 def test_a_hostile_archive_writes_nowhere(
@@ -283,9 +283,9 @@ def test_a_hostile_archive_writes_nowhere(
     for name in ("store/../../outside", str(outside), "../outside"):
         path = changed(archive, lambda members, name=name: members.update({name: b"evil"}))  # type: ignore[misc]
         for command in (("explain", RUN_ID), ("fsck",)):
-            told = call(*command, "--archive", str(path))
-            assert told.exit_code == 2
-            assert "leads out of the archive" in told.stderr
+            result = call(*command, "--archive", str(path))
+            assert result.exit_code == 2
+            assert "leads out of the archive" in result.stderr
     assert not outside.exists()
     assert not elsewhere.exists()
 
@@ -299,8 +299,8 @@ def test_a_secret_that_json_writes_in_other_letters_is_left_out(
         word = json.dumps({"message": secret}, ensure_ascii=is_ascii).encode()
         story.store.put(f"runs/{RUN_ID}/attempts/1/early/{number}/exit.json", word)
     file = tmp_path / "run.tar.gz"
-    told = json.loads(call("export", RUN_ID, str(file), "--json").stdout)
-    left_out = {each["what"] for each in told["manifest"]["left_out"]}
+    result = json.loads(call("export", RUN_ID, str(file), "--json").stdout)
+    left_out = {each["what"] for each in result["manifest"]["left_out"]}
     assert {f"runs/{RUN_ID}/attempts/1/early/{n}/exit.json" for n in (0, 1)} <= left_out
     with tarfile.open(file) as tar:
         assert not any("early" in name for name in tar.getnames())
@@ -316,16 +316,16 @@ def test_evidence_that_was_edited_with_the_manifest_is_still_found(
         manifest["members"][name] = sha256(members[name]).hexdigest()
         members["MANIFEST.json"] = json.dumps(manifest).encode()
 
-    told = call("fsck", "--archive", str(changed(archive, forge)))
-    assert told.exit_code == 1
-    assert "The evidence for the end of attempt 2 of run gpt-story has sha256" in told.stdout
+    result = call("fsck", "--archive", str(changed(archive, forge)))
+    assert result.exit_code == 1
+    assert "The evidence for the end of attempt 2 of run gpt-story has sha256" in result.stdout
 
 
 def test_a_file_that_is_no_archive_is_wrong_use(story: Story, call: Call, tmp_path: Path) -> None:
     file = tmp_path / "notes.tar.gz"
     file.write_text("these are my notes")
     for command in (("fsck",), ("explain", RUN_ID), ("diff", f"{RUN_ID}@10", f"{RUN_ID}@20")):
-        told = call(*command, "--archive", str(file))
-        assert told.exit_code == 2
-        assert "cannot be unpacked" in told.stderr
+        result = call(*command, "--archive", str(file))
+        assert result.exit_code == 2
+        assert "cannot be unpacked" in result.stderr
         assert call(*command, "--archive", str(tmp_path / "none.tar.gz")).exit_code == 2

@@ -92,7 +92,7 @@ def scene(store: FakeObjectStore, clock: FakeClock, monkeypatch: pytest.MonkeyPa
     return Scene(store, clock, monkeypatch)
 
 
-def test_a_run_is_followed_to_its_promotion_and_every_record_is_told_once(
+def test_a_run_is_followed_to_its_promotion_and_every_record_is_reported_once(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     history = scene.story.history
@@ -104,9 +104,9 @@ def test_a_run_is_followed_to_its_promotion_and_every_record_is_told_once(
         lambda: history.promote(history.state.evals[-1].opened),
     )
     assert followed == Followed(state="succeeded", is_drained=False, waited_for=None)
-    told = capsys.readouterr().err.splitlines()
-    assert sum(line.startswith("step 40 promoted to best") for line in told) == 1
-    assert "attempt 1: step 40/40, training loss 0.1250, saved 40" in told
+    result = capsys.readouterr().err.splitlines()
+    assert sum(line.startswith("step 40 promoted to best") for line in result) == 1
+    assert "attempt 1: step 40/40, training loss 0.1250, saved 40" in result
 
 
 def test_a_run_that_does_not_change_is_waited_for_no_longer_than_asked(scene: Scene) -> None:
@@ -175,11 +175,11 @@ def test_a_long_run_has_few_lines_of_its_checkpoints(
     scene.follow(
         lambda: scene.story.attempt("completed", last_step=40, commits=commits), wait_s=5.0
     )
-    told = capsys.readouterr().err.splitlines()
-    assert [line for line in told if "committed" in line] == [
-        next(line for line in told if "step 10" in line and "committed" in line)
+    result = capsys.readouterr().err.splitlines()
+    assert [line for line in result if "committed" in line] == [
+        next(line for line in result if "step 10" in line and "committed" in line)
     ]
-    assert "attempt 1: step 40/40, training loss 0.1250, saved 40" in told
+    assert "attempt 1: step 40/40, training loss 0.1250, saved 40" in result
     view = LineView()
     for step in range(1, 3001):
         view.progress(replace(REACHED, step=step, steps=3000))
@@ -330,16 +330,16 @@ def away(scene: Scene, looks: int) -> None:
         scene.story.store.fail("get", number, Fault.FAILS)  # type: ignore[attr-defined]
 
 
-def test_a_store_that_is_away_is_told_once_and_when_it_is_back(
+def test_a_store_that_is_away_is_reported_once_and_when_it_is_back(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     followed = scene.follow(lambda: away(scene, 40), *([lambda: None] * 60), scene.story.refused)
     assert followed.state == "refused"
-    told = capsys.readouterr().err.splitlines()
-    assert [line for line in told if "The gang trains on" in line] == [
-        next(line for line in told if "as the test wants it. The gang trains on" in line)
+    result = capsys.readouterr().err.splitlines()
+    assert [line for line in result if "The gang trains on" in line] == [
+        next(line for line in result if "as the test wants it. The gang trains on" in line)
     ]
-    assert sum("it answers again, after 20 s" in line for line in told) == 1
+    assert sum("it answers again, after 20 s" in line for line in result) == 1
 
 
 def test_a_store_that_stays_away_ends_following_within_its_limit(scene: Scene) -> None:

@@ -26,9 +26,9 @@ def test_a_ledger_that_cannot_be_read_is_one_finding_and_the_store_is_checked(
     else:
         for path in home.glob("ledger.db*"):
             path.unlink()
-    told = call("fsck", "--json")
-    assert told.exit_code == 1
-    checked = json.loads(told.stdout)
+    result = call("fsck", "--json")
+    assert result.exit_code == 1
+    checked = json.loads(result.stdout)
     assert (checked["track_count"], checked["checkpoint_count"]) == (3, 4)
     [finding] = checked["findings"]
     assert finding["kind"] == "ledger_unreadable"
@@ -43,11 +43,11 @@ def test_a_newer_ledger_asks_for_the_newer_version_and_for_no_reindex(
 ) -> None:
     _of_schema(home, "9999")
     for command in ("status", "reindex"):
-        told = call(command)
-        assert told.exit_code == 2
-        assert "newer version (schema 9999" in told.stderr
-        assert "Install that version" in told.stderr
-        assert "tracks reindex" not in told.stderr
+        result = call(command)
+        assert result.exit_code == 2
+        assert "newer version (schema 9999" in result.stderr
+        assert "Install that version" in result.stderr
+        assert "tracks reindex" not in result.stderr
 
 
 def test_a_note_on_a_run_whose_ledger_is_ahead_is_written_and_says_so(

@@ -13,33 +13,33 @@ from tracks_dagster.review import slo
 
 
 def test_the_account_tells_what_ended_why_and_what_it_cost(story: Story, call: Call) -> None:
-    told = call("goodput").stdout
-    assert "3 attempts, of 1 run" in told
-    assert "gpu_oom" in told
-    assert "steps that were kept" in told
-    assert "evals: 1 ended" in told
-    assert "ETTR = effective training time ratio" in told
-    assert "wasted = device hours" in told
-    assert max(map(len, told.splitlines())) <= 120
+    result = call("goodput").stdout
+    assert "3 attempts, of 1 run" in result
+    assert "gpu_oom" in result
+    assert "steps that were kept" in result
+    assert "evals: 1 ended" in result
+    assert "ETTR = effective training time ratio" in result
+    assert "wasted = device hours" in result
+    assert max(map(len, result.splitlines())) <= 120
 
 
 def test_as_json_it_holds_every_bucket(story: Story, call: Call) -> None:
-    told = json.loads(call("goodput", "--by", "run", "--json").stdout)
-    assert told["groups"][0]["name"] == RUN_ID
-    assert "idle" in told["total"]["seconds"]
-    assert told["currency"] is None
+    result = json.loads(call("goodput", "--by", "run", "--json").stdout)
+    assert result["groups"][0]["name"] == RUN_ID
+    assert "idle" in result["total"]["seconds"]
+    assert result["currency"] is None
 
 
 def test_as_of_an_earlier_time_the_first_attempt_is_still_open(story: Story, call: Call) -> None:
-    told = json.loads(call("goodput", "--as-of", "2026-01-31T02:00:30Z", "--json").stdout)
-    assert [(g["name"], g["attempts"]) for g in told["groups"]] == [("(open)", 1)]
-    assert told["as_of"] == "2026-01-31T02:00:30.000000Z"
+    result = json.loads(call("goodput", "--as-of", "2026-01-31T02:00:30Z", "--json").stdout)
+    assert [(g["name"], g["attempts"]) for g in result["groups"]] == [("(open)", 1)]
+    assert result["as_of"] == "2026-01-31T02:00:30.000000Z"
 
 
 def test_nothing_ran_in_the_last_days(story: Story, call: Call) -> None:
-    told = call("goodput", "--last", "1s").stdout
-    assert "Nothing ran" in told
-    assert " = " not in told  # no term is used, none is explained
+    result = call("goodput", "--last", "1s").stdout
+    assert "Nothing ran" in result
+    assert " = " not in result  # no term is used, none is explained
     assert "Nothing ran" in call("goodput", "--as-of", "0001-01-02", "--last", "7d").stdout
 
 
@@ -58,11 +58,11 @@ def test_a_price_table_with_errors_is_refused_with_every_line(
     story: Story, call: Call, home: Path
 ) -> None:
     (home / "prices.yaml").write_text("currency: euro\nper_device_hour:\n  cpu: dear\n")
-    told = call("goodput")
-    assert told.exit_code == 2
-    assert "it has 2 errors" in told.stderr
-    assert "line 1: currency: 'euro' is not a currency" in told.stderr
-    assert "line 3: per_device_hour.cpu: 'dear' is not a number" in told.stderr
+    result = call("goodput")
+    assert result.exit_code == 2
+    assert "it has 2 errors" in result.stderr
+    assert "line 1: currency: 'euro' is not a currency" in result.stderr
+    assert "line 3: per_device_hour.cpu: 'dear' is not a number" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_a_price_table_with_errors_is_refused_with_every_line(
 def test_wrong_use_says_what_to_write(
     story: Story, call: Call, arguments: tuple[str, ...], words: str
 ) -> None:
-    told = call("goodput", *arguments)
-    assert told.exit_code == 2
-    assert words in told.stderr
+    result = call("goodput", *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
 
 
 def test_the_waits_of_each_class_stand_beside_the_policys_objectives(
@@ -97,8 +97,8 @@ def test_the_waits_of_each_class_stand_beside_the_policys_objectives(
     missed = call("slo", *day)
     assert missed.exit_code == 1
     assert "Missed: class single: 95 of 100 times it had recovered within" in missed.stdout
-    told = json.loads(call("slo", *day, "--json").stdout)
-    [recovery] = [each for each in told["classes"] if each["is_missed"]]
+    result = json.loads(call("slo", *day, "--json").stdout)
+    [recovery] = [each for each in result["classes"] if each["is_missed"]]
     assert (recovery["workload_class"], recovery["wait"]) == ("single", "recovery")
     assert (recovery["objective_s"], recovery["longest_run_id"]) == (1.0, RUN_ID)
     assert call("slo", "--last", "7").exit_code == 2

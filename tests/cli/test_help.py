@@ -62,7 +62,7 @@ def test_every_command_that_answers_does_so_in_json_too_and_calls_a_run_run(
         (("checkpoints", "lst"), "No such command 'lst'; did you mean list?"),
     ],
 )
-def test_a_mistyped_command_is_told_with_the_nearest(
+def test_a_mistyped_command_is_answered_with_the_nearest(
     typed: tuple[str, ...], says: str, call: Call
 ) -> None:
     refused = call(*typed)
@@ -113,5 +113,5 @@ def test_commands_and_options_are_completed(typed: str, expected: set[str]) -> N
         "COMP_WORDS": typed,
         "COMP_CWORD": str(len(words) - 1),
     }
-    told = CliRunner(env=environment).invoke(main, prog_name="tracks")
-    assert {line.partition(",")[2] for line in told.stdout.splitlines()} == expected
+    result = CliRunner(env=environment).invoke(main, prog_name="tracks")
+    assert {line.partition(",")[2] for line in result.stdout.splitlines()} == expected

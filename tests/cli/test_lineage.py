@@ -20,20 +20,22 @@ def snapshot_of(story: Story) -> str:
     return f"snapshot:{story.snapshot.dataset}@{story.snapshot.snapshot_id[:10]}"
 
 
-def test_what_came_of_a_snapshot_is_told_with_what_is_in_use_first(
+def test_what_came_of_a_snapshot_is_reported_with_what_is_in_use_first(
     story: Story, call: Call
 ) -> None:
-    told = call("blast", snapshot_of(story))
-    assert told.exit_code == 1  # something promoted descends from it
-    lines = told.stdout.splitlines()
+    result = call("blast", snapshot_of(story))
+    assert result.exit_code == 1  # something promoted descends from it
+    lines = result.stdout.splitlines()
     assert (
         "3 attempts in 1 run and 4 checkpoints descend from it; 1 alias in use now rests on it."
         in lines[0]
     )
     assert lines[1].startswith("1 promotion (1 in use):")
     assert CANDIDATE in lines[2]
-    assert "attempt:gpt-story/a02 (2026-01-31T02:01:17Z, samples 480 to 720)" in told.stdout
-    assert "samples 0 to 480, and perhaps more" in told.stdout  # three steps after its last commit
+    assert "attempt:gpt-story/a02 (2026-01-31T02:01:17Z, samples 480 to 720)" in result.stdout
+    assert (
+        "samples 0 to 480, and perhaps more" in result.stdout
+    )  # three steps after its last commit
 
 
 def test_what_came_of_a_checkpoint_leaves_out_what_was_saved_before_it(
@@ -102,9 +104,9 @@ def test_as_of_a_time_only_what_was_recorded_by_then_counts(story: Story, call: 
 
 
 def test_lineage_tells_the_chain_attempt_by_attempt(story: Story, call: Call) -> None:
-    told = call("lineage", CANDIDATE)
-    assert told.exit_code == 0
-    chain = [line for line in told.stdout.splitlines() if "└" in line]
+    result = call("lineage", CANDIDATE)
+    assert result.exit_code == 0
+    chain = [line for line in result.stdout.splitlines() if "└" in line]
     assert ["a03" in chain[0], "a02" in chain[1], "a01" in chain[2]] == [True] * 3
     assert "from step 20, up to its checkpoint of step 30" in chain[1]
     assert "from step 0, up to its checkpoint of step 20" in chain[2]
@@ -114,10 +116,10 @@ def test_as_of_a_time_before_it_a_thing_rests_on_nothing_yet(story: Story, call:
     time = "2026-01-31T02:02:30"
     asked = ("lineage", CANDIDATE, "--as-of", time)
     value = json.loads(call(*asked, "--json").stdout)
-    told, as_of = value["rests_on"], f"{time}.000000Z"
+    result, as_of = value["rests_on"], f"{time}.000000Z"
     assert value["as_of"] == as_of
     assert f" as of {as_of}\n" in call(*asked).stdout
-    assert (told["chain"], "not there yet" in told["missing"]) == ([], True)
+    assert (result["chain"], "not there yet" in result["missing"]) == ([], True)
     assert json.loads(call("lineage", CANDIDATE, "--json").stdout)["rests_on"]["chain"]
 
 
@@ -125,9 +127,9 @@ def test_a_quarantine_is_shown_by_what_descends_and_undone_by_a_release(
     story: Story, call: Call
 ) -> None:
     source = f"attempt:{RUN_ID}/a02"
-    told = call("quarantine", source, "--why", "its node corrupted bits")
-    assert told.exit_code == 0
-    assert f"{source} is in quarantine: record 0." in told.stdout
+    result = call("quarantine", source, "--why", "its node corrupted bits")
+    assert result.exit_code == 0
+    assert f"{source} is in quarantine: record 0." in result.stdout
     assert "as it was already" in call("quarantine", source, "--why", "again").stdout
     assert f"! it descends from {source}" in call("lineage", CANDIDATE).stdout
     assert f"{source} is released: record 1." in call("release", source, "--why", "ok").stdout
@@ -220,25 +222,25 @@ def test_a_thing_is_found_without_its_kind_and_a_snapshot_without_its_dataset(
         ("code:000000", "the newest runs have c0ffee"),
     ],
 )
-def test_what_does_not_exist_is_told_with_the_nearest(
+def test_what_does_not_exist_is_answered_with_the_nearest(
     story: Story, call: Call, thing: str, says: str
 ) -> None:
     for command in (("lineage",), ("blast",), ("quarantine", "--why", "x")):
-        told = call(command[0], thing, *command[1:])
-        assert told.exit_code == 2, (told.stdout, told.stderr)
-        assert says in told.stderr
+        result = call(command[0], thing, *command[1:])
+        assert result.exit_code == 2, (result.stdout, result.stderr)
+        assert says in result.stderr
 
 
 def test_only_sources_have_a_blast_radius_or_a_quarantine(story: Story, call: Call) -> None:
     for command in (("blast", CANDIDATE), ("quarantine", CANDIDATE, "--why", "x")):
-        told = call(*command)
-        assert told.exit_code == 2
-        assert f"tracks lineage {CANDIDATE}" in told.stderr
+        result = call(*command)
+        assert result.exit_code == 2
+        assert f"tracks lineage {CANDIDATE}" in result.stderr
 
 
 def test_a_bad_time_is_wrong_use(story: Story, call: Call) -> None:
-    told = call("blast", "node:node-1", "--as-of", "yesterday")
-    assert (told.exit_code, "2026-01-31T02:00" in told.stderr) == (2, True)
+    result = call("blast", "node:node-1", "--as-of", "yesterday")
+    assert (result.exit_code, "2026-01-31T02:00" in result.stderr) == (2, True)
 
 
 def test_a_node_a_commit_and_a_version_reach_what_ran_there(story: Story, call: Call) -> None:
@@ -251,8 +253,8 @@ def test_a_promotion_that_another_one_replaced_is_said_to_be(story: Story, call:
     again = call("promote", f"{RUN_ID}@40", "--alias", "best", "--why", "once more")
     assert again.exit_code == 0, again.stderr
     assert "to best: once more. heldout-loss" in again.stdout  # two sentences, and a stop between
-    told = call("blast", f"checkpoint:{RUN_ID}@20").stdout
-    lines = told.splitlines()
+    result = call("blast", f"checkpoint:{RUN_ID}@20").stdout
+    lines = result.splitlines()
     at = lines.index("2 promotions (1 in use, 1 replaced since):")
     assert "in use, step 40" in lines[at + 1]  # what an alias names now comes first
     assert "replaced since, step 40" in lines[at + 2]

@@ -14,9 +14,9 @@ from tracks_dagster.settings import Settings
 
 
 def test_a_note_of_an_attempt_is_found_and_explained(story: Story, call: Call) -> None:
-    told = call("note", f"{RUN_ID}/a02", "Shard 7 has longer rows.", "--by", "ann")
+    result = call("note", f"{RUN_ID}/a02", "Shard 7 has longer rows.", "--by", "ann")
     seq = len(story.history.records)
-    assert told.stdout == f"Noted as record {seq} of {RUN_ID}/a02.\n"
+    assert result.stdout == f"Noted as record {seq} of {RUN_ID}/a02.\n"
     found = call("search", "longer rows")
     assert found.exit_code == 0
     assert f"{RUN_ID}/a02  record {seq} (note) by ann\n  Shard 7 has longer rows." in found.stdout
@@ -37,12 +37,12 @@ def test_what_looks_like_a_password_never_reaches_the_record(
 
 
 def test_a_search_as_json_names_record_track_and_command(story: Story, call: Call) -> None:
-    told = json.loads(call("search", "gpu_oom", "--json").stdout)
-    [hit] = told["hits"]
+    result = json.loads(call("search", "gpu_oom", "--json").stdout)
+    [hit] = result["hits"]
     assert hit["kind"] == "attempt_ended"
     assert hit["where"] == f"runs/{RUN_ID}"
     assert story.history.records[hit["seq"]].kind == hit["kind"]
-    assert told["is_cut"] is False
+    assert result["is_cut"] is False
 
 
 def test_words_may_come_as_one_argument_or_several(story: Story, call: Call) -> None:
@@ -67,9 +67,9 @@ def test_runs_are_found_by_their_id_and_what_they_were_declared_with(
 def test_nothing_found_is_bad_news_and_says_what_else_can_be_searched(
     story: Story, call: Call
 ) -> None:
-    told = call("search", "traceback")
-    assert told.exit_code == 1
-    assert "--deep" in told.stdout
+    result = call("search", "traceback")
+    assert result.exit_code == 1
+    assert "--deep" in result.stdout
     deep = call("search", "traceback", "--deep")
     assert deep.exit_code == 0
     assert "The evidence of 3 ended attempts was read." in deep.stdout
@@ -90,8 +90,8 @@ def test_a_duration_is_taken_in_every_unit_that_the_help_names(
     assert "s, min, h, d, w" in help_text
     arguments = {"search": ("oom",), "explain": ("--random-failed",)}.get(command, ())
     for unit in ("s", "min", "h", "d", "w"):
-        told = call(command, *arguments, "--last", f"1{unit}")
-        assert "write a number" not in told.stderr
+        result = call(command, *arguments, "--last", f"1{unit}")
+        assert "write a number" not in result.stderr
     assert "(s, min, h, d, w)" in call(command, *arguments, "--last", "30m").stderr
 
 
@@ -107,9 +107,9 @@ def test_a_duration_is_taken_in_every_unit_that_the_help_names(
 def test_a_search_that_cannot_be_made_says_how(
     arguments: tuple[str, ...], hint: str, story: Story, call: Call
 ) -> None:
-    told = call("search", *arguments)
-    assert told.exit_code == 2
-    assert hint in told.stderr
+    result = call("search", *arguments)
+    assert result.exit_code == 2
+    assert hint in result.stderr
 
 
 def test_a_stop_and_a_retry_demand_words_and_are_found_by_them(

@@ -37,15 +37,15 @@ def test_a_file_in_the_home_or_where_the_variable_says_changes_it(
 ) -> None:
     home.mkdir()
     (home / "policy.yaml").write_text(GOOD)
-    told = json.loads(call("policy", "--json").stdout)
-    assert told["changed_reasons"] == ["node_failure"]
-    assert told["file"] == str(home / "policy.yaml")
-    assert told["version"] != DEFAULT_POLICY.version
+    result = json.loads(call("policy", "--json").stdout)
+    assert result["changed_reasons"] == ["node_failure"]
+    assert result["file"] == str(home / "policy.yaml")
+    assert result["version"] != DEFAULT_POLICY.version
     elsewhere = tmp_path / "other.yaml"
     elsewhere.write_text("storm: {ends: none}\n")
     monkeypatch.setenv("TRACKS_POLICY", str(elsewhere))
-    told = json.loads(call("policy", "--json").stdout)
-    assert (told["storm"]["ends"], told["changed_reasons"]) == (None, [])
+    result = json.loads(call("policy", "--json").stdout)
+    assert (result["storm"]["ends"], result["changed_reasons"]) == (None, [])
 
 
 def test_a_file_can_be_tried_before_it_holds(call: Call, tmp_path: Path) -> None:
@@ -73,8 +73,8 @@ def test_a_policy_that_can_never_start_something_is_bad_news(call: Call, tmp_pat
     checked = call("policy", "--check", str(path))
     assert checked.exit_code == 1
     assert "IMPOSSIBLE class distributed: a gang of 2 ranks never starts" in checked.stdout
-    told = json.loads(call("policy", "--check", str(path), "--json").stdout)
-    assert len(told["impossible"]) == 1
+    result = json.loads(call("policy", "--check", str(path), "--json").stdout)
+    assert len(result["impossible"]) == 1
 
 
 @pytest.mark.parametrize(("devices", "exit_code"), [("2", 1), ("3", 0)])

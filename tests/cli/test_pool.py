@@ -35,17 +35,17 @@ def app(home: Path) -> App:
 
 
 def nodes(call: Call, *arguments: str) -> dict[str, dict[str, object]]:
-    told = call("pool", *arguments, "--json")
-    assert told.exit_code == 0, told.output
-    [pool] = json.loads(told.stdout)
+    result = call("pool", *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    [pool] = json.loads(result.stdout)
     assert pool["pool"] == POOL
     return {node["node"]: node for node in pool["nodes"]}
 
 
 def test_a_node_is_quarantined_shown_with_its_reason_and_released(app: App, call: Call) -> None:
-    told = call("pool", "quarantine", POOL, "n-1", "--for", "36h", "--why", "a loud fan")
-    assert told.exit_code == 0, told.output
-    assert "Node n-1 of pool kubernetes/h100 is in quarantine until" in told.stdout
+    result = call("pool", "quarantine", POOL, "n-1", "--for", "36h", "--why", "a loud fan")
+    assert result.exit_code == 0, result.output
+    assert "Node n-1 of pool kubernetes/h100 is in quarantine until" in result.stdout
     shown = nodes(call)["n-1"]
     assert shown["why"] == "a loud fan"
     assert shown["quarantined_until"] is not None
@@ -104,7 +104,7 @@ def test_a_slurm_that_does_not_answer_hides_no_pool(
     assert "slurm: Cannot run sinfo now: Unable to contact slurm controller" in shown.stderr
 
 
-def test_what_cannot_be_decided_is_told(app: App, call: Call, home: Path) -> None:
+def test_what_cannot_be_decided_is_reported(app: App, call: Call, home: Path) -> None:
     before = files_of(home)
     for arguments, says in (
         (("quarantine", "spot", "n-1", "--why", "x"), "There is no pool 'spot'"),
@@ -114,9 +114,9 @@ def test_what_cannot_be_decided_is_told(app: App, call: Call, home: Path) -> Non
         (("release", POOL, "n-1", "--why", "x"), "No record of pool"),
         (("spot",), "There is no pool 'spot'; attempts have been opened into: kubernetes/h100"),
     ):
-        told = call("pool", *arguments)
-        assert told.exit_code == 2, told.output
-        assert says in told.stderr
+        result = call("pool", *arguments)
+        assert result.exit_code == 2, result.output
+        assert says in result.stderr
     assert files_of(home) == before
 
 
@@ -126,34 +126,34 @@ def test_a_pool_whose_track_is_damaged_hides_no_other(app: App, call: Call) -> N
     spot.end("completed").write_to(app.store)
     app.projector.scan()
     app.store.put(log_key(pool_track(POOL), 0), b"no record")
-    told = call("pool", "--json")
-    assert told.exit_code == 1
-    assert [pool["pool"] for pool in json.loads(told.stdout)] == ["spot"]
-    assert "kubernetes/h100: Record 0" in told.stderr
-    assert "tracks fsck" in told.stderr
+    result = call("pool", "--json")
+    assert result.exit_code == 1
+    assert [pool["pool"] for pool in json.loads(result.stdout)] == ["spot"]
+    assert "kubernetes/h100: Record 0" in result.stderr
+    assert "tracks fsck" in result.stderr
 
 
 def test_drain_empties_a_node_and_says_who_leaves(app: App, call: Call) -> None:
-    told = call("drain", "n-2", "--why", "a new kernel", "--for", "2h")
-    assert told.exit_code == 0, told.output
-    assert "Node n-2 is in quarantine in kubernetes/h100 until" in told.stdout
-    assert "Asked to save and resume elsewhere: r-1." in told.stdout
+    result = call("drain", "n-2", "--why", "a new kernel", "--for", "2h")
+    assert result.exit_code == 0, result.output
+    assert "Node n-2 is in quarantine in kubernetes/h100 until" in result.stdout
+    assert "Asked to save and resume elsewhere: r-1." in result.stdout
     assert [stop.body.mode for stop in app.tracks.run("r-1").stops] == [MOVE]
     assert "Ending already: r-1." in call("drain", "n-2", "--why", "a new kernel").stdout
 
 
 def test_drain_of_a_run_keeps_its_meaning(app: App, call: Call) -> None:
-    told = call("drain", "r-1", "--why", "make room")
-    assert told.exit_code == 0, told.output
-    assert "the run then waits for `tracks retry`" in told.stdout
+    result = call("drain", "r-1", "--why", "make room")
+    assert result.exit_code == 0, result.output
+    assert "the run then waits for `tracks retry`" in result.stdout
     assert [stop.body.mode for stop in app.tracks.run("r-1").stops] == ["drain"]
     assert app.tracks.find_pool(POOL) is None
 
 
 def test_a_node_named_like_a_run_is_asked_about(app: App, call: Call) -> None:
-    told = call("drain", "n-9", "--why", "a new kernel")
-    assert told.exit_code == 2
-    assert "is a training run, and a node of pool kubernetes/h100" in told.stderr
+    result = call("drain", "n-9", "--why", "a new kernel")
+    assert result.exit_code == 2
+    assert "is a training run, and a node of pool kubernetes/h100" in result.stderr
     assert app.tracks.run("n-9").stops == app.tracks.run("r-2").stops == ()
     assert call("drain", "n-9", "--node", "--why", "a new kernel").exit_code == 0
     assert [stop.body.mode for stop in app.tracks.run("r-2").stops] == [MOVE]
@@ -162,16 +162,16 @@ def test_a_node_named_like_a_run_is_asked_about(app: App, call: Call) -> None:
     assert [stop.body.mode for stop in app.tracks.run("n-9").stops] == ["drain"]
 
 
-def test_what_is_neither_a_run_nor_a_node_is_told(app: App, call: Call) -> None:
+def test_what_is_neither_a_run_nor_a_node_is_reported(app: App, call: Call) -> None:
     for arguments, says in (
         (("gpu-77.internal",), "neither a training run nor a node"),
         (("n-2", "--run"), "There is no training run"),
         (("r-1", "--run", "--pool", POOL), "--pool is of a node"),
         (("r-1", "--for", "long"), "--for: 'long'"),
     ):
-        told = call("drain", *arguments, "--why", "x")
-        assert told.exit_code == 2
-        assert says in told.stderr
+        result = call("drain", *arguments, "--why", "x")
+        assert result.exit_code == 2
+        assert says in result.stderr
 
 
 def test_the_devices_of_this_machine_are_shown_with_who_has_them(
@@ -207,8 +207,8 @@ def test_devices_of_a_home_that_is_gone_are_given_back_by_a_person(
         refused = call("pool", "free", *arguments, "--why", "x")
         assert refused.exit_code == 2
         assert words in refused.stderr
-    told = call("pool", "free", pool, "r-1/a01", "--why", "its home was removed")
-    assert "The devices of r-1/a01 may be given out: record 2." in told.stdout
+    result = call("pool", "free", pool, "r-1/a01", "--why", "its home was removed")
+    assert "The devices of r-1/a01 may be given out: record 2." in result.stdout
     shown = json.loads(call("pool", "devices", "--json").stdout)
     assert [each["held_by"] for each in shown["devices"]] == [[], []]
 
@@ -223,9 +223,9 @@ def test_a_device_of_this_machine_is_taken_out_alone_and_shown_with_the_reason(
     assert refused.exit_code == 2
     assert "names no device of this machine; it has: pretended:0, pretended:1" in refused.stderr
     assert files_of(home) == before
-    told = call("pool", "quarantine", pool, "pretended:1", "--for", "36h", "--why", "a loud fan")
-    assert told.exit_code == 0, told.output
-    assert "Device pretended:1 is given to nobody until" in told.stdout
+    result = call("pool", "quarantine", pool, "pretended:1", "--for", "36h", "--why", "a loud fan")
+    assert result.exit_code == 0, result.output
+    assert "Device pretended:1 is given to nobody until" in result.stdout
     table = call("pool", "devices").stdout
     assert all(len(line) <= 80 for line in table.splitlines())
     assert "in quarantine until" in table

@@ -42,9 +42,9 @@ def url(monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_command_says_what_where_and_what_next(
     arguments: Arguments, story: Story, call: Call, url: str
 ) -> None:
-    told = call(*arguments)
-    assert told.exit_code != 0
-    [line] = told.stderr.splitlines()
+    result = call(*arguments)
+    assert result.exit_code != 0
+    [line] = result.stderr.splitlines()
     assert line.startswith(
         f"tracks: Cannot open the ledger at postgresql://{url.partition('@')[2]}: connection"
     )
@@ -57,31 +57,33 @@ def test_a_command_says_what_where_and_what_next(
 def test_what_needs_the_track_alone_is_answered(
     arguments: Arguments, story: Story, call: Call, url: str, tmp_path: Path
 ) -> None:
-    told = call(*with_out(arguments, tmp_path))
-    assert told.exit_code == (1 if arguments == ("fsck",) else 0)  # the ledger is a finding
-    assert told.stdout.strip()
-    assert PASSWORD not in told.output
+    result = call(*with_out(arguments, tmp_path))
+    assert result.exit_code == (1 if arguments == ("fsck",) else 0)  # the ledger is a finding
+    assert result.stdout.strip()
+    assert PASSWORD not in result.output
 
 
 def home_with(url: str, tmp_path: Path) -> DagsterHome:
     return DagsterHome(tmp_path, root=tmp_path, environment={}, postgres_url=url)
 
 
-def test_a_web_server_that_ends_without_postgres_is_told_without_its_traceback(
+def test_a_web_server_that_ends_without_postgres_is_reported_without_its_traceback(
     url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "webserver.log").write_text("Traceback (most recent call last):\n  File x\nE: no\n")
     home = home_with(url, tmp_path)
     with pytest.raises(OrchestratorError) as error, home.daemon():
         pass
-    told = f"{error.value} {home.why_daemon_ended()} {home._why_ended('webserver')}"
-    assert told.count("Connection refused; see that the server is up") == 3
-    assert "needs the right to create schemas" not in told
-    assert PASSWORD not in told
-    assert "Traceback" not in told
+    result = f"{error.value} {home.why_daemon_ended()} {home._why_ended('webserver')}"
+    assert result.count("Connection refused; see that the server is up") == 3
+    assert "needs the right to create schemas" not in result
+    assert PASSWORD not in result
+    assert "Traceback" not in result
 
 
-def test_a_web_server_that_ends_for_another_reason_is_told_by_its_last_line(tmp_path: Path) -> None:
+def test_a_web_server_that_ends_for_another_reason_is_explained_by_its_last_line(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "webserver.log").write_text(
         "Traceback (most recent call last):\n  File x\nE: no\n\n"
     )
@@ -110,9 +112,9 @@ def test_a_daemon_that_dies_again_and_again_is_started_less_and_less_often(
 ) -> None:
     now_s = 0.0
     monkeypatch.setattr(follow.time, "monotonic", lambda: now_s)
-    home, told = DyingHome(), list[str]()
-    keeper = Keeper(home.ensure_daemon, home.why_daemon_ended, told.append)
+    home, result = DyingHome(), list[str]()
+    keeper = Keeper(home.ensure_daemon, home.why_daemon_ended, result.append)
     while now_s < 600.0:
         keeper.keep()
         now_s += 0.5
-    assert home.starts == len(told) == 5 + round((600 - 62) / RESTART_S_MAX)
+    assert home.starts == len(result) == 5 + round((600 - 62) / RESTART_S_MAX)

@@ -110,16 +110,16 @@ def test_options_override_the_file_by_the_names_of_its_own_keys(project: Path, c
     assert (declared.compute.ranks, declared.retention.keep_last) == (1, 4)
 
 
-def test_a_project_of_the_same_name_elsewhere_is_told(
+def test_a_project_of_the_same_name_elsewhere_is_reported(
     project: Path, call: Call, tmp_path: Path
 ) -> None:
     assert "Another folder" not in call("run", "--run-id", "r-1").stderr
     assert state().declared.folder == str(project)
     other = shutil.copytree(project, tmp_path / "theirs")
     assert "Another folder" not in call("run", "--run-id", "r-2").stderr
-    told = call("run", "--run-id", "r-3", "--project", str(other)).stderr
+    result = call("run", "--run-id", "r-3", "--project", str(other)).stderr
     assert (
-        f"Another folder has a project tiny too: r-2 is of {project}, this run of {other}" in told
+        f"Another folder has a project tiny too: r-2 is of {project}, this run of {other}" in result
     )
     assert "Another folder" not in call("run", "--run-id", "r-4", "--project", str(other)).stderr
 
@@ -273,8 +273,8 @@ def test_bad_input_in_a_project_says_what_is_valid(
 def test_a_smoke_is_a_run_of_the_project_within_the_limits_of_its_stage(
     project: Path, call: Call
 ) -> None:
-    told = call("smoke", "--run-id", "r-1", "--set", "lr=0.2").stderr
-    assert "max_iters 20: as many as a smoke has" in told
+    result = call("smoke", "--run-id", "r-1", "--set", "lr=0.2").stderr
+    assert "max_iters 20: as many as a smoke has" in result
     declared = state().declared
     assert (declared.stage, declared.config["max_iters"], declared.config["lr"]) == (
         "smoke",
@@ -291,8 +291,8 @@ def test_a_smoke_of_a_project_without_steps_says_that_nothing_counts_them(
 ) -> None:
     file = project / "tracks.yaml"
     file.write_text(file.read_text().replace("steps: max_iters", "warmup: max_iters"))
-    told = call("smoke", "--run-id", "r-1").stderr
-    assert "has the role steps, so a smoke cannot be cut to 20 of them" in told
+    result = call("smoke", "--run-id", "r-1").stderr
+    assert "has the role steps, so a smoke cannot be cut to 20 of them" in result
     assert state().declared.config["max_iters"] == 40
 
 
@@ -401,7 +401,7 @@ def test_a_script_alone_that_imports_a_file_beside_it_is_refused_with_the_cure(
     (project / "models").mkdir()
     (project / "models" / "net.py").write_text("Net = 1\n")
     for name, beside in (("train.py", "model.py"), ("alone.py", "models")):
-        told = call("run", "--trainer", name, "--run-id", "r-2", "--intent", "try")
-        assert told.exit_code == 2
-        assert f"{name} imports {beside} beside it" in told.stderr
-        assert "tracks init" in told.stderr
+        result = call("run", "--trainer", name, "--run-id", "r-2", "--intent", "try")
+        assert result.exit_code == 2
+        assert f"{name} imports {beside} beside it" in result.stderr
+        assert "tracks init" in result.stderr

@@ -24,13 +24,13 @@ ALL = """
 import json, sys
 from click.testing import CliRunner
 from tracks_dagster.cli import main
-told = []
+results = []
 for arguments in json.load(sys.stdin):
     result = CliRunner().invoke(main, arguments)
     error = result.exception
     is_exit = error is None or isinstance(error, SystemExit)
-    told.append([arguments, result.exit_code, result.output, None if is_exit else repr(error)])
-json.dump(told, sys.stdout)
+    results.append([arguments, result.exit_code, result.output, None if is_exit else repr(error)])
+json.dump(results, sys.stdout)
 """
 NOBODY = 65534
 

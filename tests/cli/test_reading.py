@@ -36,10 +36,10 @@ def test_every_reading_command_prints_text_or_one_json_value_and_writes_nothing(
 
     before, times = files_of(home), written_at()
     arguments = with_out(arguments, tmp_path)
-    told = call(*arguments)
-    assert told.exit_code == (1 if arguments[0] == "blast" else 0)  # it reaches a promotion
-    assert told.stdout.strip()
-    assert told.stderr == ""
+    result = call(*arguments)
+    assert result.exit_code == (1 if arguments[0] == "blast" else 0)  # it reaches a promotion
+    assert result.stdout.strip()
+    assert result.stderr == ""
     if arguments[0] == "export":  # it replaces no file
         (tmp_path / "run.tar.gz").unlink()
     json.loads(call(*arguments, "--json").stdout)
@@ -97,12 +97,12 @@ def test_status_of_an_empty_home_says_how_to_begin(call: Call, home: Path) -> No
 
 
 @pytest.mark.parametrize("arguments", [*FROM_LEDGER[1:], *FROM_TRACK], ids=" ".join)
-def test_reading_an_empty_home_is_told_and_makes_nothing(
+def test_reading_an_empty_home_is_reported_and_makes_nothing(
     arguments: Arguments, call: Call, home: Path, tmp_path: Path
 ) -> None:
-    told = call(*with_out(arguments, tmp_path))
-    assert told.exit_code == 2
-    assert "`tracks run" in told.stderr or "no ledger" in told.stderr
+    result = call(*with_out(arguments, tmp_path))
+    assert result.exit_code == 2
+    assert "`tracks run" in result.stderr or "no ledger" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -157,10 +157,10 @@ def test_no_column_of_sql_is_lost_in_json_because_another_has_its_name(
 ) -> None:
     query = "select state, owner, owner, state from training_runs"
     assert call("sql", query).exit_code == 0
-    told = call("sql", query, "--json")
-    assert told.exit_code == 2
-    assert "Two columns are named owner, state" in told.stderr
-    assert "`as`" in told.stderr
+    result = call("sql", query, "--json")
+    assert result.exit_code == 2
+    assert "Two columns are named owner, state" in result.stderr
+    assert "`as`" in result.stderr
 
 
 def test_fsck_exits_with_one_when_it_finds_something(story: Story, call: Call, home: Path) -> None:
@@ -179,9 +179,9 @@ def test_fsck_exits_with_one_when_it_finds_something(story: Story, call: Call, h
 def test_a_removed_ledger_is_rebuilt(story: Story, call: Call, home: Path) -> None:
     for path in home.glob("ledger.db*"):
         path.unlink()
-    told = call("status")
-    assert told.exit_code == 2
-    assert "`tracks reindex` builds it" in told.stderr
+    result = call("status")
+    assert result.exit_code == 2
+    assert "`tracks reindex` builds it" in result.stderr
     assert "3 tracks" in call("reindex").stdout
     assert len(json.loads(call("status", "--json").stdout)) == 1
     assert call("fsck").exit_code == 0

@@ -71,7 +71,7 @@ def test_what_differs_is_recorded_once(call: Call, misread: str, rules: Path) ->
     assert not any(row["recorded"] for row in again)
 
 
-def test_a_run_whose_track_is_broken_is_told_and_holds_up_no_other(
+def test_a_run_whose_track_is_broken_is_reported_and_holds_up_no_other(
     call: Call, story: Story, misread: str, home: Path, rules: Path
 ) -> None:
     History("a-broken").declare().open().place().write_to(story.store)
@@ -82,15 +82,15 @@ def test_a_run_whose_track_is_broken_is_told_and_holds_up_no_other(
     assert "Record 1 cannot be read" in rows["a-broken"]["problem"]
     assert rows[f"{misread}/a01"]["recorded"]
     assert (rows["a-broken"]["before"], rows["a-broken"]["now"]) == (None, None)
-    told = call("reclassify", "--all", *WHY)
-    assert "a-broken: every reason stays: " not in told.stderr
-    assert "a-broken: not read again: Record 1 cannot be read" in told.stderr
-    assert f"Read {len(rows) - 1} ended attempts again: 0 with" in told.stdout
+    answer = call("reclassify", "--all", *WHY)
+    assert "a-broken: every reason stays: " not in answer.stderr
+    assert "a-broken: not read again: Record 1 cannot be read" in answer.stderr
+    assert f"Read {len(rows) - 1} ended attempts again: 0 with" in answer.stdout
     assert call("reclassify", "a-broken", *WHY).exit_code != 0
 
 
 @pytest.mark.parametrize("json_or_not", [(), ("--json",)])
-def test_what_was_recorded_is_told_though_the_store_fails_then(
+def test_what_was_recorded_is_reported_though_the_store_fails_then(
     call: Call,
     story: Story,
     misread: str,
@@ -141,7 +141,7 @@ def test_a_reason_in_words_is_asked_for(call: Call, story: Story) -> None:
     assert call("reclassify", RUN_ID, "--why", " ").exit_code == 2
 
 
-def test_an_empty_home_is_told_and_not_made(call: Call, home: Path) -> None:
+def test_an_empty_home_is_reported_and_not_made(call: Call, home: Path) -> None:
     assert call("reclassify", "--all", *WHY).exit_code == 2
     assert not home.exists()
 
@@ -149,9 +149,9 @@ def test_an_empty_home_is_told_and_not_made(call: Call, home: Path) -> None:
 def test_a_person_gives_the_verdict_that_the_evidence_does_not_tell(
     call: Call, story: Story
 ) -> None:
-    told = call("reclassify", f"{RUN_ID}/a01", "--as", "host_oom", *WHY, "--by", "ann", "--json")
-    assert told.exit_code == 0, told.output
-    assert json.loads(told.stdout)["seq"] is not None
+    answer = call("reclassify", f"{RUN_ID}/a01", "--as", "host_oom", *WHY, "--by", "ann", "--json")
+    assert answer.exit_code == 0, answer.output
+    assert json.loads(answer.stdout)["seq"] is not None
     state = build(Settings.from_environment()).tracks.run(RUN_ID)
     assert state.attempts[0].reason == "host_oom"
     assert state.attempts[0].reclassified is not None
@@ -182,6 +182,6 @@ def test_reading_the_evidence_again_leaves_a_persons_verdict(
 def test_a_verdict_that_cannot_be_is_refused_in_words(
     call: Call, story: Story, arguments: tuple[str, ...], said: str
 ) -> None:
-    told = call("reclassify", *arguments, *WHY)
-    assert told.exit_code != 0
-    assert said in told.stderr
+    answer = call("reclassify", *arguments, *WHY)
+    assert answer.exit_code != 0
+    assert said in answer.stderr

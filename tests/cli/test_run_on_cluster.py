@@ -148,7 +148,7 @@ def test_a_pod_template_that_no_gang_can_have_is_refused(
     assert not home.exists()
 
 
-def test_without_a_clusters_settings_it_is_told_where_they_would_lie(
+def test_without_a_clusters_settings_it_names_where_they_would_lie(
     call: Call, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TRACKS_KUBERNETES", raising=False)
@@ -158,7 +158,7 @@ def test_without_a_clusters_settings_it_is_told_where_they_would_lie(
     assert not home.exists()
 
 
-def test_a_kubeconfig_that_is_not_there_is_told_before_anything_is_declared(
+def test_a_kubeconfig_that_is_not_there_is_reported_before_anything_is_declared(
     settings: Path, home: Path, tmp_path: Path, call: Call
 ) -> None:
     (tmp_path / "kubeconfig").unlink()

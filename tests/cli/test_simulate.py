@@ -30,9 +30,9 @@ def trace(tmp_path: Path) -> str:
 
 
 def test_a_trace_needs_no_home_and_makes_none(trace: str, home: Path, call: Call) -> None:
-    told = call("simulate", "--trace", trace)
-    assert told.exit_code == 0
-    assert "unlimited retries" in told.stdout
+    result = call("simulate", "--trace", trace)
+    assert result.exit_code == 0
+    assert "unlimited retries" in result.stdout
     assert not home.exists()
 
 
@@ -41,9 +41,9 @@ def test_what_the_columns_mean_and_what_ours_refused_stand_below_the_table(
 ) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text("reasons:\n  preempted:\n    count: 0\n")
-    told = call("simulate", "--trace", trace, "--policy", str(policy))
-    assert "ETTR: the share of all time" in told.stdout
-    assert "ours refused 3 times: preempted: reason limit, 3×" in told.stdout
+    result = call("simulate", "--trace", trace, "--policy", str(policy))
+    assert "ETTR: the share of all time" in result.stdout
+    assert "ours refused 3 times: preempted: reason limit, 3×" in result.stdout
     assert "ours refused nothing" in call("simulate", "--trace", trace).stdout
 
 
@@ -51,8 +51,8 @@ def test_a_trace_as_json_has_every_policy_with_its_buckets_and_its_share(
     trace: str, call: Call
 ) -> None:
     given = ("--save", "5s", "--restart", "2min", "--grace", "30s", "--every", "20min")
-    told = json.loads(call("simulate", "--trace", trace, *given, "--json").stdout)
-    assert told["parameters"] == {
+    result = json.loads(call("simulate", "--trace", trace, *given, "--json").stdout)
+    assert result["parameters"] == {
         "save_s": 5.0,
         "restart_s": 120.0,
         "person_after_s": 3600.0,
@@ -60,7 +60,7 @@ def test_a_trace_as_json_has_every_policy_with_its_buckets_and_its_share(
         "grace_s": 30.0,
         "nodes": None,
     }
-    assert [(row["policy"], row["cadence"]) for row in told["rows"]] == [
+    assert [(row["policy"], row["cadence"]) for row in result["rows"]] == [
         ("ours", "√(2·δ·M)"),
         ("0 retries", "√(2·δ·M)"),
         ("3 retries", "√(2·δ·M)"),
@@ -68,7 +68,7 @@ def test_a_trace_as_json_has_every_policy_with_its_buckets_and_its_share(
         ("ours", "1200 s"),
         ("ours", "never"),
     ]
-    for row in told["rows"]:
+    for row in result["rows"]:
         assert 0 <= row["ettr"] <= 1
         assert sum(row["buckets_s"].values()) == pytest.approx(row["wall_s"])
         assert 0 <= row["share_of_best"]["worst"] <= row["share_of_best"]["median"] <= 1
@@ -78,9 +78,9 @@ def test_a_trace_as_json_has_every_policy_with_its_buckets_and_its_share(
 def test_the_chance_to_finish_with_checkpoints_and_without_is_in_text_and_json(
     trace: str, call: Call
 ) -> None:
-    told = call("simulate", "--trace", trace).stdout
-    assert "p(finish): the share of runs that end within 2 times their work" in told
-    assert "with checkpoints" in told
+    result = call("simulate", "--trace", trace).stdout
+    assert "p(finish): the share of runs that end within 2 times their work" in result
+    assert "with checkpoints" in result
     chances = json.loads(call("simulate", "--trace", trace, "--json").stdout)["p_finish"]
     assert [chance["work_s"] for chance in chances] == [3600.0]  # six hours have no room in these
     for chance in chances:
@@ -89,8 +89,8 @@ def test_the_chance_to_finish_with_checkpoints_and_without_is_in_text_and_json(
 
 
 def test_each_trace_may_be_a_pool_of_one_run(trace: str, tmp_path: Path, call: Call) -> None:
-    told = json.loads(call("simulate", "--trace", trace, "--pools", "--json").stdout)
-    names = [row["policy"] for row in told["rows"]]
+    result = json.loads(call("simulate", "--trace", trace, "--pools", "--json").stdout)
+    names = [row["policy"] for row in result["rows"]]
     assert names == ["ours, other pools", "ours, its own pool", "unlimited retries"]
     assert "paid for each kept device-hour: ours, other pools" in call(
         "simulate", "--trace", trace, "--pools"
@@ -103,8 +103,8 @@ def test_each_trace_may_be_a_pool_of_one_run(trace: str, tmp_path: Path, call: C
 
 
 def test_a_gang_of_one_of_two_instances_runs_on(trace: str, call: Call) -> None:
-    told = json.loads(call("simulate", "--trace", trace, "--nodes", "1", "--json").stdout)
-    assert told["rows"][0]["runs"][1]["ends"] == {}
+    result = json.loads(call("simulate", "--trace", trace, "--nodes", "1", "--json").stdout)
+    assert result["rows"][0]["runs"][1]["ends"] == {}
 
 
 def test_llama_3_is_drawn_by_its_seed(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,10 +123,10 @@ def test_the_ledgers_history_is_replayed_and_nothing_is_written(
     story: Story, home: Path, call: Call
 ) -> None:
     before = files_of(home)
-    told = call("simulate", "--last", LONG_AGO)
-    assert told.exit_code == 0
-    assert "as it was" in told.stdout
-    assert "assumed: An attempt ends for the reason" in told.stdout
+    result = call("simulate", "--last", LONG_AGO)
+    assert result.exit_code == 0
+    assert "as it was" in result.stdout
+    assert "assumed: An attempt ends for the reason" in result.stdout
     found = json.loads(call("simulate", "--last", LONG_AGO, "--json").stdout)
     assert found["runs"] == 1
     assert "p_finish" in found
@@ -154,15 +154,17 @@ def test_simulating_loads_neither_dagster_nor_torch(story: Story, home: Path, tr
     assert done.returncode == 0, done.stderr
 
 
-def test_a_policy_file_is_tried_and_its_errors_are_told(
+def test_a_policy_file_is_tried_and_its_errors_are_reported(
     trace: str, tmp_path: Path, call: Call
 ) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text("reasons:\n  preempted:\n    count: 1\n")
-    told = call("simulate", "--trace", trace, "--policy", str(policy), "--json")
+    result = call("simulate", "--trace", trace, "--policy", str(policy), "--json")
     shipped = call("simulate", "--trace", trace, "--json")
-    assert told.exit_code == 0, told.stderr
-    assert json.loads(told.stdout)["policy_version"] != json.loads(shipped.stdout)["policy_version"]
+    assert result.exit_code == 0, result.stderr
+    assert (
+        json.loads(result.stdout)["policy_version"] != json.loads(shipped.stdout)["policy_version"]
+    )
     policy.write_text("reasons:\n  preemptd:\n    count: 1\n")
     wrong = call("simulate", "--trace", trace, "--policy", str(policy))
     assert wrong.exit_code == 2
@@ -187,9 +189,9 @@ def test_a_file_that_is_no_trace_is_refused_in_words(
 ) -> None:
     path = tmp_path / "bad.json"
     path.write_bytes(content)
-    told = call("simulate", "--trace", str(path))
-    assert told.exit_code == 2
-    assert words in told.stderr
+    result = call("simulate", "--trace", str(path))
+    assert result.exit_code == 2
+    assert words in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -206,7 +208,7 @@ def test_a_file_that_is_no_trace_is_refused_in_words(
         ((), "ledger"),
     ],
 )
-def test_wrong_use_is_told(arguments: tuple[str, ...], words: str, call: Call) -> None:
-    told = call("simulate", *arguments)
-    assert told.exit_code == 2
-    assert words in told.stderr
+def test_wrong_use_is_reported(arguments: tuple[str, ...], words: str, call: Call) -> None:
+    result = call("simulate", *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr

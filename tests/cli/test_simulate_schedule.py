@@ -76,7 +76,7 @@ def test_what_is_drawn_says_how_far_recurrence_was_off(call: Call) -> None:
     assert "* is the policy of this home: preemption" in text.stdout
 
 
-def test_a_file_is_played_and_what_is_wrong_in_it_is_told_by_line(
+def test_a_file_is_played_and_what_is_wrong_in_it_is_reported_by_line(
     queue: Callable[[str], str], call: Call
 ) -> None:
     path = queue(f"{QUEUE}small,1h,0.5,5min,eval,,\n")
@@ -142,7 +142,7 @@ def test_a_picture_is_a_file_of_its_own_or_in_a_page(name: str, call: Call, tmp_
         (("--picture", "p.svg"), "are for a queue: add --schedule"),
     ],
 )
-def test_wrong_use_is_told(given: tuple[str, ...], words: str, call: Call) -> None:
+def test_wrong_use_is_reported(given: tuple[str, ...], words: str, call: Call) -> None:
     found = call("simulate", *given)
     assert found.exit_code == 2
     assert words in found.stderr

@@ -111,7 +111,7 @@ def test_a_stored_run_is_sized_beside_what_its_attempt_measured(
     assert found["predicted"]["peak_bytes"] == 5 * GIB
 
 
-def test_a_run_without_stored_code_is_told_apart(
+def test_a_run_without_stored_code_is_distinguished(
     call: Call, asked: list[dict[str, Any]], story: Story
 ) -> None:
     shown = call("size", RUN_ID)

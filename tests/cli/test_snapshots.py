@@ -34,11 +34,11 @@ def kinds(dataset: str) -> list[Kind]:
 
 def test_a_snapshot_is_quarantined_once_and_what_used_it_is_named(story: Story, call: Call) -> None:
     dataset, snapshot_id = trained_on()
-    told = call(
+    result = call(
         "snapshots", "quarantine", dataset, snapshot_id[:8], "--why", "rows of another year"
     )
-    assert told.exit_code == 0, told.output
-    assert f"It was used by 1 run ({RUN_ID})" in told.stdout
+    assert result.exit_code == 0, result.output
+    assert f"It was used by 1 run ({RUN_ID})" in result.stdout
     again = call("snapshots", "quarantine", dataset, snapshot_id, "--why", "as before", "--json")
     value = json.loads(again.stdout)
     assert (value["status"], value["seq"]) == ("quarantined", None)
@@ -79,19 +79,19 @@ def test_a_snapshot_is_listed_with_what_its_newest_kitchen_sink_found(
     assert "ks-2: did not pass" in call("snapshots", "list").stdout
 
 
-def test_what_is_not_there_is_told(story: Story, call: Call) -> None:
+def test_what_is_not_there_is_reported(story: Story, call: Call) -> None:
     dataset, _ = trained_on()
     for arguments, says in (
         (("birds", "abcdef"), "There is no dataset 'birds'"),
         ((dataset, "ffffffff"), "There is no snapshot 'ffffffff'"),
         ((dataset, "ff"), "too short"),
     ):
-        told = call("snapshots", "quarantine", *arguments, "--why", "x")
-        assert told.exit_code in (1, 2)
-        assert says in told.stderr
+        result = call("snapshots", "quarantine", *arguments, "--why", "x")
+        assert result.exit_code in (1, 2)
+        assert says in result.stderr
     assert "There is no dataset 'birds'" in call("snapshots", "list", "birds").stderr
-    told = call("snapshots", "list", f"{dataset}s")
-    assert f"did you mean {dataset}" in told.stderr
+    result = call("snapshots", "list", f"{dataset}s")
+    assert f"did you mean {dataset}" in result.stderr
 
 
 def test_a_run_on_a_snapshot_in_quarantine_is_refused_by_its_name_with_what_releases_it(
@@ -100,10 +100,10 @@ def test_a_run_on_a_snapshot_in_quarantine_is_refused_by_its_name_with_what_rele
     monkeypatch.setattr("tracks_dagster.cli.start.snapshots._materialize", lambda *_, **__: None)
     dataset, snapshot_id = trained_on()
     call("snapshots", "quarantine", dataset, snapshot_id, "--why", "labels off")
-    told = call("run", "--snapshot", snapshot_id, "--steps", "1", "--intent", "a try")
-    assert told.exit_code == 2
-    assert f"Snapshot {snapshot_id} of {dataset} is quarantined (labels off)" in told.stderr
-    assert f"`tracks release snapshot:{dataset}@{snapshot_id[:12]}" in told.stderr
+    result = call("run", "--snapshot", snapshot_id, "--steps", "1", "--intent", "a try")
+    assert result.exit_code == 2
+    assert f"Snapshot {snapshot_id} of {dataset} is quarantined (labels off)" in result.stderr
+    assert f"`tracks release snapshot:{dataset}@{snapshot_id[:12]}" in result.stderr
 
 
 def test_files_of_ones_own_are_added_listed_and_found_by_sql(
@@ -111,18 +111,18 @@ def test_files_of_ones_own_are_added_listed_and_found_by_sql(
 ) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "train.bin").write_bytes(b"abc")
-    told = call("snapshots", "add", "mine", str(tmp_path / "in"))
-    assert told.exit_code == 0, told.output
-    assert told.stdout.endswith("of mine: 1 file, 3 bytes; 3 bytes were new.\n")
+    result = call("snapshots", "add", "mine", str(tmp_path / "in"))
+    assert result.exit_code == 0, result.output
+    assert result.stdout.endswith("of mine: 1 file, 3 bytes; 3 bytes were new.\n")
     again = json.loads(
         call("snapshots", "add", "mine", str(tmp_path / "in"), "--in-place", "--json").stdout
     )
     assert (again["is_new"], again["snapshot"]["in_place"]) == (True, str(tmp_path / "in"))
     rows = json.loads(call("snapshots", "list", "mine", "--json").stdout)
     assert [(row["row_count"], row["file_count"]) for row in rows] == [(None, 1), (None, 1)]
-    told = call("snapshots", "add", "mine", str(tmp_path / "nowhere"))
-    assert told.exit_code == 2
-    assert "There is no file or folder" in told.stderr
+    result = call("snapshots", "add", "mine", str(tmp_path / "nowhere"))
+    assert result.exit_code == 2
+    assert "There is no file or folder" in result.stderr
 
 
 def test_the_checks_of_one_snapshot_are_those_of_the_next(

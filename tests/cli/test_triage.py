@@ -33,19 +33,19 @@ def variants(home: Path) -> App:
 
 
 def test_the_table_tells_progress_and_metrics_apart(variants: App, call: Call) -> None:
-    told = call(*PLANNED)
-    assert told.exit_code == 1  # two are dead
-    [row] = [line for line in told.stdout.splitlines() if line.startswith("v2-2 ")]
+    result = call(*PLANNED)
+    assert result.exit_code == 1  # two are dead
+    [row] = [line for line in result.stdout.splitlines() if line.startswith("v2-2 ")]
     assert "interrupted" in row
     assert "55.3 %, 830/1500" in row
     assert "83/150" in row
     assert "64.84" not in row
-    metrics = told.stdout.split("Metrics, which are not progress:")[1].split("\n\n")[0]
+    metrics = result.stdout.split("Metrics, which are not progress:")[1].split("\n\n")[0]
     assert "v2-2: accuracy 64.84" in metrics
     assert "v2-3: accuracy 56.99" in metrics
 
 
-def test_the_order_of_the_restart_is_told_with_times(variants: App, call: Call) -> None:
+def test_the_order_of_the_restart_is_reported_with_times(variants: App, call: Call) -> None:
     text = call(*PLANNED).stdout
     order = text.split(
         f"To start, in this order (1 device of 24 GiB as given, and {SLOTS} CPU slots):"
@@ -71,23 +71,23 @@ def test_the_plan_has_the_devices_that_the_daemon_gives_out(
 
 
 def test_what_to_do_is_said_before_the_evidence_for_it(variants: App, call: Call) -> None:
-    told = call(*PLANNED).stdout
-    head, order = told.splitlines()[1], told.split("What to do:")[1].split("\n\n")[0]
+    result = call(*PLANNED).stdout
+    head, order = result.splitlines()[1], result.split("What to do:")[1].split("\n\n")[0]
     assert head == "9 runs: 5 done, 2 interrupted and dead, 2 queued."
-    assert re.search(r"Known after \d+\.\d s\.$", told.splitlines()[0])
+    assert re.search(r"Known after \d+\.\d s\.$", result.splitlines()[0])
     first, second = order.strip().splitlines()
     assert first.strip().startswith(f"1. `tracks {' '.join(PLANNED)} --apply --why")
     assert "records the end of v2-2, v2-3 and opens v2-2, v2-3" in first
     assert "`tracks up` continues v2-2, v2-3." in second
-    assert told.splitlines()[3] == "What to do:"
-    assert told.index("To start, in this order") < told.index("Evidence:")
+    assert result.splitlines()[3] == "What to do:"
+    assert result.index("To start, in this order") < result.index("Evidence:")
 
 
 def test_one_run_alone_is_counted_as_one(variants: App, call: Call) -> None:
     assert call("triage", "v2-2").stdout.splitlines()[1] == "1 run: 1 interrupted and dead."
 
 
-def test_each_runs_own_pace_is_told_with_its_interval(variants: App, call: Call) -> None:
+def test_each_runs_own_pace_is_reported_with_its_interval(variants: App, call: Call) -> None:
     paces = call(*PLANNED).stdout.split("Pace, each by its own steps:")[1].split("\n\n")[0]
     two, three = paces.strip().splitlines()
     assert two.strip().startswith("v2-2: 3.59 ± 0.06 s a step, 0.60 min an epoch")
@@ -95,9 +95,9 @@ def test_each_runs_own_pace_is_told_with_its_interval(variants: App, call: Call)
 
 
 def test_a_device_that_is_not_known_is_asked_for(variants: App, call: Call) -> None:
-    told = call("triage", "v2-2").stdout
+    result = call("triage", "v2-2").stdout
     needs = "needs 1 device with 9.8 GiB; there is no device of kind gpu here"
-    assert f"v2-2: never here ({needs}: give --devices and --device-memory)" in told
+    assert f"v2-2: never here ({needs}: give --devices and --device-memory)" in result
 
 
 def test_json_has_every_cell_and_its_evidence(variants: App, call: Call) -> None:
@@ -123,10 +123,10 @@ def test_without_apply_nothing_is_changed(
 
 
 def test_apply_closes_opens_and_says_so(variants: App, call: Call) -> None:
-    told = call(*PLANNED, "--apply", "--by", "ann", "--why", "the night's reboot")
-    assert told.exit_code == 0, told.stderr
-    assert "v2-2: closed" in told.stdout
-    assert "`tracks up`" in told.stdout
+    result = call(*PLANNED, "--apply", "--by", "ann", "--why", "the night's reboot")
+    assert result.exit_code == 0, result.stderr
+    assert "v2-2: closed" in result.stdout
+    assert "`tracks up`" in result.stdout
     state = variants.tracks.run("v2-2")
     assert state.attempts[0].reason is not None
     assert any("the night's reboot" in note.body.text for note in state.notes)
@@ -143,18 +143,18 @@ def test_apply_says_that_nothing_starts_without_a_daemon_and_exits_with_1_for_wh
     found = call("triage", "orphan", "--json")
     [line] = json.loads(found.stdout)["lines"]
     assert (line["verdict"], found.exit_code) == ("not_seen", 1)
-    told = call("triage", "orphan", "--apply")
-    assert "No daemon is up: nothing that was opened starts before `tracks up`" in told.stdout
-    assert told.exit_code == 1  # it is no less there than before, as an orphan would be
+    result = call("triage", "orphan", "--apply")
+    assert "No daemon is up: nothing that was opened starts before `tracks up`" in result.stdout
+    assert result.exit_code == 1  # it is no less there than before, as an orphan would be
     assert {Verdict.ORPHANED, Verdict.NOT_SEEN} == BAD_VERDICTS - CLOSABLE
 
 
-def test_only_the_runs_that_were_named_are_told(variants: App, call: Call) -> None:
+def test_only_the_runs_that_were_named_are_reported(variants: App, call: Call) -> None:
     found = json.loads(call("triage", "v2-2", "v1-1", "--json").stdout)
     assert [line["run_id"] for line in found["lines"]] == ["v1-1", "v2-2"]
 
 
-def test_runs_that_were_not_looked_at_are_told_beside_the_order(
+def test_runs_that_were_not_looked_at_are_reported_beside_the_order(
     variants: App, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     words = "newer ones were not looked at: they may hold devices that this order gives away"
@@ -176,12 +176,12 @@ def test_runs_that_were_not_looked_at_are_told_beside_the_order(
         (("No/Run",), "cannot name a training run"),
     ],
 )
-def test_wrong_use_is_told_with_what_is_right(
+def test_wrong_use_is_reported_with_what_is_right(
     arguments: tuple[str, ...], words: str, variants: App, call: Call
 ) -> None:
-    told = call("triage", *arguments)
-    assert told.exit_code != 0
-    assert words in told.stderr
+    result = call("triage", *arguments)
+    assert result.exit_code != 0
+    assert words in result.stderr
 
 
 def test_the_answer_fits_a_narrow_terminal(
@@ -195,9 +195,9 @@ def test_the_answer_fits_a_narrow_terminal(
 
 def test_a_home_where_everything_is_over_says_so(home: Path, call: Call) -> None:
     build(Settings.from_environment())
-    told = call("triage")
-    assert told.exit_code == 0
-    assert "No training run is open" in told.stdout
+    result = call("triage")
+    assert result.exit_code == 0
+    assert "No training run is open" in result.stdout
 
 
 def test_the_command_is_listed(call: Call) -> None:

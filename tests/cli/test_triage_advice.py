@@ -51,7 +51,7 @@ def advised(
     machine = FakeMachine(MachineNow(node=NODE, boot_id="boot-2", living={7: 1.5}))
     sources = sources_of(store, ledger, gangs, machine=machine)
 
-    def told(
+    def result(
         *histories: History,
         asked: GivenDevices = SLOTS,
         sensors: dict[str, bool] | None = None,
@@ -66,7 +66,7 @@ def advised(
         shows(triage(sources, asked))
         return capsys.readouterr().out
 
-    return told
+    return result
 
 
 def started(run_id: str) -> History:
@@ -85,9 +85,9 @@ def test_what_is_only_to_be_finished_needs_a_daemon(advised: Advised) -> None:
         started("stopped").end("user_cancelled", last_step=3).stop(),
         History("unborn").declare().stop(),
     )
-    told = advised(*runs)
-    assert "`tracks up` continues complete, stopped, unborn." in told
-    assert "--apply" not in told  # which does none of it
+    result = advised(*runs)
+    assert "`tracks up` continues complete, stopped, unborn." in result
+    assert "--apply" not in result  # which does none of it
     assert NOTHING in advised(*runs, sensors={"watch_attempts": True})
 
 
@@ -100,10 +100,10 @@ def test_a_launch_that_does_not_come_is_something_to_do_beside_a_daemon_that_tic
     )
     another = PendingLaunch(key="another/a01", failed_count=9, why="it was not asked about")
     write_launches(store, "launch_attempts", [failed, another])
-    told = advised(opened, sensors={"watch_attempts": True})
-    assert NOTHING not in told
-    assert "See why opened/a01 is late: 4 launches failed: no answer in 300 s; see" in told
-    assert "another/a01" not in told
+    result = advised(opened, sensors={"watch_attempts": True})
+    assert NOTHING not in result
+    assert "See why opened/a01 is late: 4 launches failed: no answer in 300 s; see" in result
+    assert "another/a01" not in result
 
 
 QUEUED = "0 of 2 devices free; after gpt-7/a02, about 14 min"
@@ -117,10 +117,10 @@ def test_an_ordinary_wait_for_devices_is_not_late_and_is_in_the_order_in_its_own
     write_launches(store, "launch_attempts", [waits])
     write_launches(store, "run_evals", [an_eval])
     opened = History("opened").declare().open()
-    told = advised(opened, sensors={"watch_attempts": True}, shows=print_triage)
-    assert f"1. opened: later ({QUEUED})" in told
-    assert f"opened/quality@1/1: {QUEUED}" in told
-    assert "now on" not in told
+    result = advised(opened, sensors={"watch_attempts": True}, shows=print_triage)
+    assert f"1. opened: later ({QUEUED})" in result
+    assert f"opened/quality@1/1: {QUEUED}" in result
+    assert "now on" not in result
     assert NOTHING in advised(opened, sensors={"watch_attempts": True})
 
 
@@ -129,9 +129,9 @@ def test_a_queue_that_no_daemon_keeps_any_more_is_not_believed(
 ) -> None:
     waits = PendingLaunch(key="opened/a01", failed_count=0, why=QUEUED, waits=True)
     write_launches(store, "launch_attempts", [waits])
-    told = advised(History("opened").declare().open(), shows=print_triage)
-    assert "1. opened: now on cpu:0" in told
-    assert QUEUED not in told
+    result = advised(History("opened").declare().open(), shows=print_triage)
+    assert "1. opened: now on cpu:0" in result
+    assert QUEUED not in result
 
 
 def test_what_waits_for_a_person_is_nothing_that_a_daemon_goes_on_with(advised: Advised) -> None:
@@ -142,9 +142,9 @@ def test_what_waits_for_a_person_is_nothing_that_a_daemon_goes_on_with(advised: 
 
 def test_a_run_on_a_cluster_that_is_due_needs_a_daemon(advised: Advised) -> None:
     compute = ComputeRequest(launcher=KUBERNETES, device_class="gpu")
-    told = advised(History("far").declare(compute=compute))
-    assert "`tracks up` continues far." in told
-    assert "--apply" not in told  # which does not open it: the cluster has its own queue
+    result = advised(History("far").declare(compute=compute))
+    assert "`tracks up` continues far." in result
+    assert "--apply" not in result  # which does not open it: the cluster has its own queue
 
 
 def test_an_end_to_record_that_leaves_only_the_finish_needs_a_daemon_too(
@@ -154,20 +154,20 @@ def test_an_end_to_record_that_leaves_only_the_finish_needs_a_daemon_too(
     histories = (started("complete").commit(steps, trigger="final"), started("stopped").stop())
     gangs.reports["complete", 1] = gone(0)
     gangs.reports["stopped", 1] = gone()
-    told = advised(*histories)
-    assert "records the end of complete, stopped." in told
-    assert "`tracks up` continues complete, stopped." in told
+    result = advised(*histories)
+    assert "records the end of complete, stopped." in result
+    assert "`tracks up` continues complete, stopped." in result
 
 
-def test_an_orphan_is_told_of_though_the_daemon_ticked_just_now(
+def test_an_orphan_is_reported_though_the_daemon_ticked_just_now(
     advised: Advised, gangs: FakeGangs
 ) -> None:
     ended = replace(SUPERVISOR, pid=8)  # which is not a process any more
     history = History("o").declare().open().add(Kind.ATTEMPT_SUPERVISED, ended, attempt_id=1)
     gangs.reports["o", 1] = GangReport(phase=GangPhase.ALIVE, where=NODE)
-    told = advised(history.place(world_size=1), sensors={})
-    assert "The daemon adopts o within seconds" in told
-    assert "`tracks up` starts another" in told
+    result = advised(history.place(world_size=1), sensors={})
+    assert "The daemon adopts o within seconds" in result
+    assert "`tracks up` starts another" in result
 
 
 def test_a_dead_gang_whose_supervisor_lives_is_left_to_it(
@@ -176,6 +176,6 @@ def test_a_dead_gang_whose_supervisor_lives_is_left_to_it(
     history = History("s").declare().open().add(Kind.ATTEMPT_SUPERVISED, SUPERVISOR, attempt_id=1)
     history.place(world_size=1).restore()
     gangs.reports["s", 1] = gone()
-    told = advised(history)
-    assert "--apply" not in told
-    assert "`tracks up` continues s." in told
+    result = advised(history)
+    assert "--apply" not in result
+    assert "`tracks up` continues s." in result

@@ -52,8 +52,8 @@ def test_a_run_whose_words_were_no_utf8_is_read_by_every_command(story: Story, c
 
 
 def test_a_file_whose_name_is_no_utf8_is_still_found(call: Call) -> None:
-    told = call("simulate", "--policy", f"/no/such/{LATIN_1}")
-    assert "is replaced" not in told.stderr
+    answer = call("simulate", "--policy", f"/no/such/{LATIN_1}")
+    assert "is replaced" not in answer.stderr
 
 
 SECRET = "hunter2-of-the-team9"
@@ -70,9 +70,9 @@ def test_what_looks_like_a_secret_never_reaches_a_record_and_the_run_can_be_expo
         ("checkpoints", "unpin", f"{RUN_ID}@40", "--why", words, "--by", words),
         ("promote", f"{RUN_ID}@40", "--why", words, "--by", words),
     ):
-        told = call(*arguments)
-        assert "holds what looks like a secret: [hidden] is recorded for it." in told.stderr
-        assert told.exit_code == 0, arguments
+        answer = call(*arguments)
+        assert "holds what looks like a secret: [hidden] is recorded for it." in answer.stderr
+        assert answer.exit_code == 0, arguments
     stored = b"".join(files_of(tmp_path).values())
     assert SECRET.encode() not in stored
     assert b"pass9word" not in stored

@@ -156,7 +156,7 @@ def test_a_run_that_is_executed_again_and_keeps_the_key_takes_no_later_key_away(
     assert home.asked() == [f"{KEY}/1"]
 
 
-def test_a_launch_that_dagster_does_not_take_is_told_of_since_when(home: Home) -> None:
+def test_a_launch_that_dagster_does_not_take_is_reported_since_when(home: Home) -> None:
     home.asked()
     home.wait(240)
     home.asked()

@@ -84,7 +84,7 @@ def test_what_cannot_be_started_is_refused_in_words(
     assert on_cluster.tracks.find_run("from-ui") is None
 
 
-def test_without_a_clusters_settings_it_is_told_where_they_would_lie(
+def test_without_a_clusters_settings_it_names_where_they_would_lie(
     app: App, instance: DagsterInstance
 ) -> None:
     assert "kubernetes.yaml" in description(declared(app, instance, launcher=KUBERNETES))

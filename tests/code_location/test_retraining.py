@@ -239,7 +239,7 @@ def test_many_projects_look_for_snapshots_seldom_so_that_a_daemon_idles(
 
 
 @pytest.mark.usefixtures("corpus")
-def test_a_folder_that_vanished_is_told_by_its_tick_and_in_the_ui_and_hides_nothing_else(
+def test_a_folder_that_vanished_is_reported_by_its_tick_and_in_the_ui_and_hides_nothing_else(
     app: App, instance: DagsterInstance, folder: Path
 ) -> None:
     asked = config_of(tick(app, instance))

@@ -92,8 +92,10 @@ def test_a_good_day_does_not_hide_a_bad_one(app: App, instance: DagsterInstance)
     review(app, instance)
     review(app, instance, "2026-02-01")  # a day on which nothing happened
     key = AssetCheckKey(AssetKey(names.INCIDENT_REVIEW), HAS_VERDICT)
-    told = instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
-    by_day = {each.evaluation.partition: each.evaluation.passed for each in told if each.evaluation}
+    result = instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
+    by_day = {
+        each.evaluation.partition: each.evaluation.passed for each in result if each.evaluation
+    }
     assert by_day == {DAY: False, "2026-02-01": True}
 
 

@@ -139,7 +139,7 @@ def test_a_run_that_a_home_took_and_never_declared_is_taken_over(
     assert take(app) is not None
 
 
-def test_a_home_is_told_apart_by_its_database_whatever_its_password_is(tmp_path: Path) -> None:
+def test_a_home_is_distinguished_by_its_database_whatever_its_password_is(tmp_path: Path) -> None:
     given = {"TRACKS_HOME": str(tmp_path / "home")}
     alone = Settings.from_environment(given).database_id
     assert alone != Settings.from_environment({"TRACKS_HOME": str(tmp_path / "b")}).database_id

@@ -751,11 +751,11 @@ def test_a_tick_that_could_not_look_at_a_gang_does_not_call_itself_idle(
 
     monkeypatch.setattr(gangs, "glance", away)
     result = tick(sensor, app, instance, dagster_runs)
-    told = result.skip_message if isinstance(result, SkipReason) else None
+    answer = result.skip_message if isinstance(result, SkipReason) else None
     if isinstance(result, SensorResult) and result.skip_reason is not None:
-        told = result.skip_reason.skip_message
+        answer = result.skip_reason.skip_message
     words = "could not look: r-1: Cannot look at gangs: the API server did not answer within 3 s."
-    assert told == words
+    assert answer == words
 
 
 def test_partitions_of_a_run_that_finished_long_ago_leave_the_ui_and_no_others(

@@ -90,20 +90,20 @@ def test_failures_come_first_and_the_dearest_of_each_kind_before_the_others(
         run("c-1", "code_error", device_seconds=20.0),
         completed("ok"),
     )
-    told = review(ledger)
-    assert [each.reason for each in told.reasons] == [
+    result = review(ledger)
+    assert [each.reason for each in result.reasons] == [
         *("code_error", "gpu_oom"),
         *("preempted", "node_drained"),
         "completed",
     ]
-    preempted = told.of(Ending.INTERRUPTION)[0]
+    preempted = result.of(Ending.INTERRUPTION)[0]
     assert (preempted.attempt_count, preempted.run_count) == (2, 2)
     # Both ran 23 steps and saved at 20: what no checkpoint of an ended attempt holds is lost.
     assert (preempted.device_s, preempted.kept_steps, preempted.lost_steps) == (18000.0, 40, 6)
-    assert [each.key for each in told.failures] == ["c-1/a01", "o-1/a01"]
-    assert told.failures[1].message == "CUDA out of memory"
-    assert (told.promoted_count, told.unevaluated) == (1, ())
-    assert not told.is_bad_news
+    assert [each.key for each in result.failures] == ["c-1/a01", "o-1/a01"]
+    assert result.failures[1].message == "CUDA out of memory"
+    assert (result.promoted_count, result.unevaluated) == (1, ())
+    assert not result.is_bad_news
 
 
 def test_an_attempt_belongs_to_the_day_on_which_its_end_was_recorded_and_to_no_other(
@@ -129,9 +129,9 @@ def test_a_failed_attempt_without_a_verdict_is_bad_news_until_it_is_read_again(
     unknown, guessed = run("u-1", "unknown"), run("g-1", "hang", confidence=0.0)
     cancelled = run("x-1", "user_cancelled", confidence=0.0)  # as meant: nobody has to look
     take_in(projector, store, unknown, guessed, cancelled)
-    told = review(ledger)
-    assert {each.key for each in told.unexplained} == {"u-1/a01", "g-1/a01"}
-    assert told.is_bad_news
+    result = review(ledger)
+    assert {each.key for each in result.unexplained} == {"u-1/a01", "g-1/a01"}
+    assert result.is_bad_news
     take_in(projector, store, unknown.reclassify(1, "host_oom"), guessed.reclassify(1, "hang"))
     assert not review(ledger).is_bad_news
 
@@ -144,9 +144,9 @@ def test_a_promotion_whose_eval_is_not_completed_is_bad_news(
     opened = history.state.evals[-1].opened
     earlier = completed("ok", begin=BEGIN - timedelta(hours=1))
     take_in(projector, store, history.promote(opened), earlier)
-    told = review(ledger)
-    assert told.promoted_count == 2
-    [missing] = told.unevaluated
+    result = review(ledger)
+    assert result.promoted_count == 2
+    [missing] = result.unevaluated
     assert (missing.run_id, missing.step, missing.eval_id) == ("r-1", 40, "heldout-loss@40")
     take_in(projector, store, history.end_eval(opened))
     assert not review(ledger).is_bad_news
@@ -176,16 +176,16 @@ def test_what_needs_a_person_is_named_with_what_to_do(
     failing.end("completed", last_step=40).open_eval(failing.state.checkpoints[-1].ref)
     failing.end_eval(failing.state.evals[-1].opened, "evaluator_error")
     take_in(projector, store, refused, drained, noisy, failing)
-    told = review(ledger)
-    shown = [(m.kind, m.shown[0].who) for m in told.matters]
+    result = review(ledger)
+    shown = [(m.kind, m.shown[0].who) for m in result.matters]
     assert shown == [
         (MatterKind.REFUSED, "r-1"),
         (MatterKind.WAITING, "r-2"),
         (MatterKind.EVAL, "r-4/heldout-loss@40"),
         (MatterKind.ALERT, "r-3"),
     ]
-    assert told.matters[3].shown[0].what == "slow-saves (2 times): second"
-    assert all("tracks" in each.to_do for matters in told.matters for each in matters.shown)
+    assert result.matters[3].shown[0].what == "slow-saves (2 times): second"
+    assert all("tracks" in each.to_do for matters in result.matters for each in matters.shown)
     following = review_day(ledger, DAY + timedelta(days=1), now=NEXT_NIGHT + timedelta(days=1))
     assert (following.matter_count, following.earlier_count) == (0, 2)
     take_in(projector, store, refused.open(cause="manual_retry"))
@@ -201,8 +201,8 @@ def test_a_run_that_goes_on_with_a_quarantined_snapshot_needs_a_person(
     take_in(projector, store, data, goes_on, over, completed("ok"))
     assert review(ledger).matter_count_of(MatterKind.SOURCE) == 0
     take_in(projector, store, data.decide(Kind.SNAPSHOT_QUARANTINED, TRAIN.snapshot_id))
-    told = review(ledger)
-    [sources] = [m for m in told.matters if m.kind is MatterKind.SOURCE]
+    result = review(ledger)
+    [sources] = [m for m in result.matters if m.kind is MatterKind.SOURCE]
     assert [each.who for each in sources.shown] == ["ok", "r-1"]  # promoted, and running
     assert sources.shown[0].to_do == f"tracks blast snapshot:{TRAIN.dataset}@{TRAIN.snapshot_id}"
     assert "bad rows" in sources.shown[0].what
@@ -297,9 +297,9 @@ def test_an_attempt_without_a_verdict_whose_run_waits_for_a_person_is_one_thing(
 ) -> None:
     twice = run("r-2", "unknown").open().supervise().place().restore().end("unknown").refuse()
     take_in(projector, store, run("r-1", "unknown").refuse(), twice, run("r-3", "unknown"))
-    told = review(ledger)
-    assert (told.unexplained_count, told.matter_count) == (4, 2)
-    assert told.person_count == 4
+    result = review(ledger)
+    assert (result.unexplained_count, result.matter_count) == (4, 2)
+    assert result.person_count == 4
 
 
 def test_lists_are_bounded_and_what_is_left_out_is_counted(
@@ -311,11 +311,11 @@ def test_lists_are_bounded_and_what_is_left_out_is_counted(
     monkeypatch.setattr(incident_review, "ROWS_MAX", 2)
     monkeypatch.setattr(incident_review, "FAILURES_MAX", 1)
     take_in(projector, store, *(run(f"r-{n}", "unknown").refuse() for n in range(3)))
-    told = review(ledger)
-    assert (len(told.unexplained), told.unexplained_count) == (2, 3)
-    assert (len(told.failures), told.count(Ending.FAILURE)) == (1, 3)
-    assert (len(told.matters[0].shown), told.matters[0].count) == (2, 3)
-    assert told == review(ledger)  # the same day again is the same review
+    result = review(ledger)
+    assert (len(result.unexplained), result.unexplained_count) == (2, 3)
+    assert (len(result.failures), result.count(Ending.FAILURE)) == (1, 3)
+    assert (len(result.matters[0].shown), result.matters[0].count) == (2, 3)
+    assert result == review(ledger)  # the same day again is the same review
 
 
 @pytest.mark.parametrize("kind", ["node", "checkpoint", "attempt", "code", "version"])

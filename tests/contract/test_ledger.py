@@ -113,7 +113,7 @@ def test_forget_removes_every_row_of_one_track_and_a_reindex_those_of_none(
 @pytest.mark.parametrize(
     "value", [2**63, "\udce9", "\0", None], ids=["large", "half a surrogate", "NUL", "none"]
 )
-def test_a_value_that_no_database_takes_is_told_from_a_database_that_is_away(
+def test_a_value_that_no_database_takes_is_distinguished_from_a_database_that_is_away(
     value: Any, ledger: SqlLedger, request: pytest.FixtureRequest
 ) -> None:
     row = dict.fromkeys(("track", "kind", "author", "text", "words"), "x")

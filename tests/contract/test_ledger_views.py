@@ -73,8 +73,8 @@ def test_every_attempt_has_the_seconds_that_the_pure_account_tells(full_url: str
     runs = histories()
     ledger = open_ledger(full_url)
     for moment in (BEGIN + timedelta(minutes=m) for m in (-1, 0, 9, 31, 77, 200, 10_000)):
-        told = as_of(ledger, "select * from attempt_time order by run_id, attempt_id", moment)
-        found = {(row["run_id"], row["attempt_id"]): row for row in told}
+        result = as_of(ledger, "select * from attempt_time order by run_id, attempt_id", moment)
+        found = {(row["run_id"], row["attempt_id"]): row for row in result}
         for run in runs:
             for attempt in run_buckets(run.state, as_of=moment).attempts:
                 row = found.pop((run.run_id, attempt.attempt_id))
@@ -101,13 +101,13 @@ def test_every_run_has_the_seconds_that_the_pure_account_tells(full_url: str) ->
         BEGIN + timedelta(minutes=40),
         BEGIN.replace(year=2027),
     ):
-        told = {row["run_id"]: row for row in as_of(ledger, "select * from run_time", moment)}
+        result = {row["run_id"]: row for row in as_of(ledger, "select * from run_time", moment)}
         for run in runs:
             account = run_buckets(run.state, as_of=moment)
             if moment < BEGIN:
-                assert run.run_id not in told
+                assert run.run_id not in result
                 continue
-            row = told[run.run_id]
+            row = result[run.run_id]
             assert row["wall_s"] == close(account.wall_s)
             for bucket, seconds in account.seconds.items():
                 assert row[f"{bucket}_s"] == close(seconds), (run.run_id, bucket)
@@ -166,8 +166,8 @@ def test_only_runs_that_did_something_since_then_are_looked_at(ledger_url: str) 
     early = timed_run(Random(seed), "early", begin=BEGIN.replace(year=2020))
     ledger = filled(ledger_url, [early, timed_run(Random(seed), "late")])
     late = BEGIN.replace(year=2027)
-    told = as_of(ledger, "select distinct run_id from attempt_time", late, micros(BEGIN))
-    assert [row["run_id"] for row in told] == ["late"]
+    result = as_of(ledger, "select distinct run_id from attempt_time", late, micros(BEGIN))
+    assert [row["run_id"] for row in result] == ["late"]
 
 
 def test_the_account_of_goodput_sums_what_the_pure_accounts_tell(full_url: str) -> None:
@@ -177,13 +177,13 @@ def test_the_account_of_goodput_sums_what_the_pure_accounts_tell(full_url: str) 
     accounts = [run_buckets(run.state, as_of=moment) for run in runs]
     prices = Prices(currency="USD", per_device_hour={"cpu": 2.0, "h100": 3.0})
     for by in KEYS:
-        told = read_goodput(ledger, as_of=moment, by=by, prices=prices).total
+        result = read_goodput(ledger, as_of=moment, by=by, prices=prices).total
         for bucket in BUCKETS:
             seconds = sum(a.seconds[bucket] for a in accounts if a.attempts)
-            assert told.seconds[bucket] == close(seconds), (by, bucket)
+            assert result.seconds[bucket] == close(seconds), (by, bucket)
         hours = sum(sum(a.device_seconds.values()) for a in accounts) / 3600
-        assert told.total_hours == close(hours)
-        assert told.cost == close(2.0 * hours)
+        assert result.total_hours == close(hours)
+        assert result.cost == close(2.0 * hours)
     last = read_goodput(ledger, as_of=moment, last=timedelta(minutes=30), family="gpt")
     assert 0 < last.total.attempts < sum(len(a.attempts) for a in accounts)
 

@@ -101,24 +101,24 @@ def differences_down(ledger: Ledger, world: World, seed: int) -> Iterator[str]:
     for question in questions_down(world, seed):
         found = descendants(ledger, question.thing, as_of=question.until, named_max=ALL)
         if answer_of(found) != question.answer or not counts_agree(found):
-            yield question.told
+            yield question.words
 
 
 def differences_up(ledger: Ledger, world: World, seed: int) -> Iterator[str]:
     """Yield each thing that by the statements rests on something else than by the walk."""
     for question in questions_up(world, seed):
-        if told_up(ledger, question) != question.answer:
-            yield question.told
+        if links_up(ledger, question) != question.answer:
+            yield question.words
 
 
 @dataclass(frozen=True)
 class Question:
-    """A thing of a world as of a time, and what the oracle says. told: for a failure's message."""
+    """A thing of a world as of a time, and what the oracle says. words: for a failure's message."""
 
     thing: Exact
     until: datetime | None
     answer: object
-    told: str
+    words: str
 
 
 def questions_down(world: World, seed: int) -> Iterator[Question]:
@@ -128,8 +128,8 @@ def questions_down(world: World, seed: int) -> Iterator[Question]:
         shared = [each for each in known if each[0] in ("snapshot", "node")]
         own = [each for each in known if each not in shared]
         for source in (*shared, *rng.sample(own, min(SOURCES_MAX, len(own)))):
-            told = f"seed {seed}, as of {until}, {source}"
-            yield Question(exact(world, source), until, oracle.answer(source), told)
+            words = f"seed {seed}, as of {until}, {source}"
+            yield Question(exact(world, source), until, oracle.answer(source), words)
 
 
 def questions_up(world: World, seed: int) -> Iterator[Question]:
@@ -137,16 +137,16 @@ def questions_up(world: World, seed: int) -> Iterator[Question]:
     for rng, until, oracle in moments(world, seed):
         known = [each for each in sources(oracle.states) if each[0] in ("attempt", "checkpoint")]
         for source in rng.sample(known, min(SOURCES_MAX, len(known))):
-            thing, told = exact(world, source), f"seed {seed}, as of {until}, {source}"
+            thing, words = exact(world, source), f"seed {seed}, as of {until}, {source}"
             assert thing.state is not None
             assert thing.attempt_id is not None
             manifest = thing.checkpoint.manifest_sha256 if thing.checkpoint else None
             chain = oracle.chain(thing.state.run_id, thing.attempt_id, manifest)
-            yield Question(thing, until, chain, told)
+            yield Question(thing, until, chain, words)
         for name, ref in named_by_then(oracle).items():
-            thing, told = exact(world, name), f"seed {seed}, as of {until}, {name}"
+            thing, words = exact(world, name), f"seed {seed}, as of {until}, {name}"
             chain = oracle.chain(ref.run_id, ref.attempt_id, ref.manifest_sha256)
-            yield Question(thing, until, chain, told)
+            yield Question(thing, until, chain, words)
 
 
 def moments(world: World, seed: int) -> Iterator[tuple[Random, datetime | None, Oracle]]:
@@ -156,10 +156,10 @@ def moments(world: World, seed: int) -> Iterator[tuple[Random, datetime | None, 
         yield rng, until, Oracle(world.runs, until or datetime.max.replace(tzinfo=BEGIN.tzinfo))
 
 
-def told_up(ledger: Ledger, question: Question) -> list[Link]:
+def links_up(ledger: Ledger, question: Question) -> list[Link]:
     """The chain that the service names, as the oracle does."""
     found = ancestors(ledger, question.thing, as_of=question.until)
-    assert (found.missing, found.is_cut) == (None, False), question.told
+    assert (found.missing, found.is_cut) == (None, False), question.words
     return [
         Link(
             attempt=each.attempt,

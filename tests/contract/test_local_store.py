@@ -161,7 +161,7 @@ def test_a_sweep_where_nothing_was_ever_written_finds_nothing(tmp_path: Path) ->
     assert LocalStore(tmp_path).sweep(older_than_s=0) == 0
 
 
-def test_a_writer_whose_file_was_swept_is_told_and_leaves_no_object(
+def test_a_writer_whose_file_was_swept_gets_an_error_and_leaves_no_object(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, replace = open_store(str(tmp_path / "store")), os.replace
@@ -369,7 +369,7 @@ def test_a_path_and_its_file_url_are_one_store(tmp_path: Path) -> None:
     assert open_store(url, probe=False).url == str(folder)
 
 
-def test_a_disk_without_inodes_is_told_as_that_and_not_as_full(tmp_path: Path) -> None:
+def test_a_disk_without_inodes_is_reported_as_that_and_not_as_full(tmp_path: Path) -> None:
     mounted = tmp_path / "small"
     mounted.mkdir()
     script = (

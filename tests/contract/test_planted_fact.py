@@ -39,13 +39,13 @@ ledger = open_ledger(sys.argv[1])
 project = Projector(store, ledger).project
 project(history.name)
 tracks = Tracks(store, now=FakeClock(), new_uid=SequentialUids(), project=project)
-told = explanation_json(explain_run(tracks, "r-1"))
+result = explanation_json(explain_run(tracks, "r-1"))
 print(json.dumps({
     "sql": [row["fan_speed"] for row in ledger.query(
         "select fan_speed from training_attempts order by attempt_id")],
-    "json": [each["where"]["fan_speed"] for each in told["attempts"]],
+    "json": [each["where"]["fan_speed"] for each in result["attempts"]],
     "ui": [attempt_metadata(tracks, "r-1", number).get("where/fan_speed") for number in (1, 2)],
-    "receipt": [field for each in told["attempts"] for field in each["completeness"]["fields"]
+    "receipt": [field for each in result["attempts"] for field in each["completeness"]["fields"]
                 if field["name"] == "fan speed"],
     "diff": [[each.a, each.b] for each in compare_named(
         tracks, lambda: ledger, "r-1/a01", "r-1/a02").placement if each.name == "fan_speed"],

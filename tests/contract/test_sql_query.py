@@ -218,7 +218,9 @@ def test_an_embedded_answer_that_memory_should_not_hold_is_refused(sqlite_url: s
         run_sql(sqlite_url, f"select range as a, range as a, 1 as c from range({many})")
 
 
-def test_an_error_of_an_embedded_query_is_told_also_while_its_rows_come(sqlite_url: str) -> None:
+def test_an_error_of_an_embedded_query_is_reported_also_while_its_rows_come(
+    sqlite_url: str,
+) -> None:
     open_ledger(sqlite_url)
     number = "if(range = 400000, cast('x' || range as int), 1)"
     with pytest.raises(InvalidInput, match=r"cannot be answered: Could not convert .*'x400000'"):

@@ -242,7 +242,7 @@ def test_a_role_that_may_only_read_is_made_and_taken_on_where_that_may_be_done(
         execute(superuser_url, f"set role {READER}", "delete from notes")
 
 
-def test_a_role_that_may_not_make_one_is_told_how(owner_url: str, superuser_url: str) -> None:
+def test_a_role_that_may_not_make_one_learns_how(owner_url: str, superuser_url: str) -> None:
     open_ledger(owner_url)
     warnings: list[str] = []
     query = "select current_user"
@@ -250,8 +250,8 @@ def test_a_role_that_may_not_make_one_is_told_how(owner_url: str, superuser_url:
     assert user in owner_url
     [warning] = warnings
     assert f"may also write, for there is no {READER}" in warning
-    *_, told = warning.partition("To make it: ")
-    statements = told.split("; ")
+    *_, result = warning.partition("To make it: ")
+    statements = result.split("; ")
     exists = execute(superuser_url, f"select 1 from pg_roles where rolname = '{READER}'")
     execute(superuser_url, *(statements[1:] if exists else statements))
     assert run_sql(owner_url, query, warn=warnings.append)[1] == [(READER,)]

@@ -44,7 +44,7 @@ def found(ledger: SqlLedger, text: str, **scope: object) -> list[tuple[str, int]
 
 
 @pytest.fixture
-def told(ledger: SqlLedger, store: FakeObjectStore) -> SqlLedger:
+def filled(ledger: SqlLedger, store: FakeObjectStore) -> SqlLedger:
     """Two runs and a dataset, which say a few things; r-2 an hour later."""
     first = History("r-1").declare(intent="Does a wider model learn faster?").open()
     first.note("NCCL timed out on rank_3.", attempt_id=1).note("It timed, then it went out.")
@@ -79,40 +79,40 @@ QUESTIONS = {
 
 @pytest.mark.parametrize("text", QUESTIONS)
 def test_a_question_finds_the_records_that_meet_it_the_newest_first(
-    told: SqlLedger, text: str
+    filled: SqlLedger, text: str
 ) -> None:
-    assert sorted(found(told, text)) == sorted(QUESTIONS[text])
-    times = [row["said_at"] for row in told.search(parse_question(text).phrases, limit=100)]
+    assert sorted(found(filled, text)) == sorted(QUESTIONS[text])
+    times = [row["said_at"] for row in filled.search(parse_question(text).phrases, limit=100)]
     assert times == sorted(times, reverse=True)
 
 
-def test_a_search_is_narrowed_by_run_attempt_time_and_count(told: SqlLedger) -> None:
-    assert found(told, "timed", run_id="r-1", attempt_id=1) == [("runs/r-1", 2)]
-    assert found(told, "timed", run_id="r-2") == []
-    assert found(told, "wide", since=BEGIN + timedelta(minutes=30)) == [("runs/r-2", 0)]
-    assert found(told, "wider", since=BEGIN + timedelta(minutes=30)) == []
-    assert found(told, "timed", limit=1) == [("runs/r-1", 3)]
+def test_a_search_is_narrowed_by_run_attempt_time_and_count(filled: SqlLedger) -> None:
+    assert found(filled, "timed", run_id="r-1", attempt_id=1) == [("runs/r-1", 2)]
+    assert found(filled, "timed", run_id="r-2") == []
+    assert found(filled, "wide", since=BEGIN + timedelta(minutes=30)) == [("runs/r-2", 0)]
+    assert found(filled, "wider", since=BEGIN + timedelta(minutes=30)) == []
+    assert found(filled, "timed", limit=1) == [("runs/r-1", 3)]
 
 
 def test_a_ledger_that_is_cleared_and_filled_again_finds_the_same_once(
-    told: SqlLedger, store: FakeObjectStore
+    filled: SqlLedger, store: FakeObjectStore
 ) -> None:
-    before = {text: found(told, text) for text in QUESTIONS}
+    before = {text: found(filled, text) for text in QUESTIONS}
     for track in {track for hits in before.values() for track, _ in hits}:
-        told.forget(track)
-    assert all(found(told, text) == [] for text in QUESTIONS)
-    Projector(store, told).scan()
-    Projector(store, told).reindex()
-    assert {text: found(told, text) for text in QUESTIONS} == before
+        filled.forget(track)
+    assert all(found(filled, text) == [] for text in QUESTIONS)
+    Projector(store, filled).scan()
+    Projector(store, filled).reindex()
+    assert {text: found(filled, text) for text in QUESTIONS} == before
 
 
-def test_rows_that_are_projected_again_are_found_once(told: SqlLedger) -> None:
+def test_rows_that_are_projected_again_are_found_once(filled: SqlLedger) -> None:
     history = History("r-1").declare(intent="Does a wider model learn faster?")
     rows = text_rows(history.name, history.records)
-    cursor = told.cursor("runs/r-1")
+    cursor = filled.cursor("runs/r-1")
     assert cursor is not None
-    assert told.apply("runs/r-1", expected=cursor, advanced=cursor, rows={"texts": rows})
-    assert found(told, "wider model") == [("runs/r-1", 0)]
+    assert filled.apply("runs/r-1", expected=cursor, advanced=cursor, rows={"texts": rows})
+    assert found(filled, "wider model") == [("runs/r-1", 0)]
 
 
 def test_evidence_and_manifests_are_found_on_both_databases(
@@ -131,8 +131,8 @@ def test_evidence_and_manifests_are_found_on_both_databases(
     assert fsck(store, ledger, verify_checkpoint).findings == ()
     sha256 = story.history.state.checkpoints[0].ref.manifest_sha256
     tracks = Tracks(store, now=FakeClock(), new_uid=SequentialUids(), project=lambda name: None)
-    told = compare_named(tracks, lambda: ledger, sha256[:12], f"{RUN_ID}@20")
-    assert told.a == f"{RUN_ID}@10 (attempt 1)"
+    result = compare_named(tracks, lambda: ledger, sha256[:12], f"{RUN_ID}@20")
+    assert result.a == f"{RUN_ID}@10 (attempt 1)"
 
 
 def test_both_databases_answer_as_the_words_themselves_do(

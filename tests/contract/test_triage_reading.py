@@ -52,7 +52,7 @@ def test_each_run_is_read_with_its_commit_its_tail_and_its_pace(
     assert runs["v2-6"].tail.declared is not None
 
 
-def test_a_run_that_does_not_exist_is_told_with_the_nearest(
+def test_a_run_that_does_not_exist_is_answered_with_the_nearest(
     ledger: SqlLedger, store: FakeObjectStore
 ) -> None:
     with pytest.raises(UnknownRun, match="did you mean"):

@@ -100,8 +100,8 @@ def test_helm_gives_run_workers_the_code_servers_settings(
 ) -> None:
     code = named(rendered, "Deployment", "dagster-dagster-user-deployments-tracks")
     (container,) = code["spec"]["template"]["spec"]["containers"]
-    told = {each["name"]: each.get("value") for each in container["env"]}
-    context = json.loads(told["DAGSTER_CLI_API_GRPC_CONTAINER_CONTEXT"])
+    result = {each["name"]: each.get("value") for each in container["env"]}
+    context = json.loads(result["DAGSTER_CLI_API_GRPC_CONTAINER_CONTEXT"])
     check_run_worker(run_worker_job(launcher, context))
 
 

@@ -132,12 +132,12 @@ def test_secrets_are_named_and_never_written(cluster: ClusterSettings) -> None:
     assert cluster_home.unreachable(cluster, **urls) == []
 
 
-def test_the_settings_are_mounted_where_the_processes_are_told_to_look() -> None:
+def test_the_settings_are_mounted_where_the_processes_look() -> None:
     code = VALUES["dagster-user-deployments"]["deployments"][0]
     for part in (VALUES["dagsterWebserver"], VALUES["dagsterDaemon"], code):
         (mount,) = part["volumeMounts"]
-        told = {each["name"]: each["value"] for each in part["env"]}
-        assert told["TRACKS_KUBERNETES"] == f"{mount['mountPath']}/kubernetes.yaml"
+        result = {each["name"]: each["value"] for each in part["env"]}
+        assert result["TRACKS_KUBERNETES"] == f"{mount['mountPath']}/kubernetes.yaml"
 
 
 def test_the_launcher_is_there_and_takes_its_config() -> None:

@@ -135,7 +135,7 @@ def test_no_secret_and_no_host_stands_in_it() -> None:
     assert not SECRET.search(TEXT)
     arguments = {rest for word, rest in stages()[0] if word == "ARG"}
     assert {"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"} <= arguments  # without a default
-    # An index may be told with a password: nothing of it is left in the image that is pushed.
+    # An index may be given with a password: nothing of it is left in the image that is pushed.
     assert [rest for word, rest in stages()[-1] if word == "ARG"] == []
 
 

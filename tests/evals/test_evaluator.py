@@ -1,4 +1,4 @@
-"""An evaluator is a process: how it ends is told, with its last words and without secrets."""
+"""An evaluator is a process: how it ends is reported, with its last words and without secrets."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_evaluator_that_ends_well_found_its_spec(plays: partial[None], tmp_pa
     assert list((tmp_path / "work").iterdir()) == []
 
 
-def test_a_failure_is_told_in_its_last_lines_without_secrets(
+def test_a_failure_is_reported_in_its_last_lines_without_secrets(
     plays: partial[None], tmp_path: Path
 ) -> None:
     plays("raise ValueError('cannot read s3://key:hunter22@bucket')")

@@ -127,7 +127,7 @@ def test_a_sentence_has_room_for_its_record() -> None:
     assert len(hold.sentence) < 600
 
 
-def test_the_oldest_record_is_told_of_first_and_what_has_none_last() -> None:
+def test_the_oldest_record_is_reported_first_and_what_has_none_last() -> None:
     first, second = in_quarantine("r-1"), replace(in_quarantine("r-2"), seq=4)
     later = replace(first, at=BEGIN + timedelta(seconds=1), seq=1)
     unknown = replace(first, at=None, seq=None)

@@ -64,7 +64,7 @@ def test_a_thing_is_read_as_it_is_written(text: str, kind: ThingKind, name: str)
         ("promotion:gpt-1", "write promotion:RUN/ALIAS"),
     ],
 )
-def test_what_names_nothing_is_told_with_the_form(text: str, says: str) -> None:
+def test_what_names_nothing_is_answered_with_the_form(text: str, says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         parse_thing(text)
 
@@ -102,7 +102,7 @@ def test_skipped_samples_lie_between_the_cursors() -> None:
     assert skipped_samples(theirs, {"global_batch": "batch"}, 0, 480) == ((240, 360),)
 
 
-def test_what_was_consumed_is_told_without_what_was_skipped() -> None:
+def test_what_was_consumed_is_reported_without_what_was_skipped() -> None:
     used = Consumed(cursor_from=0, cursor_to=480, skipped=((240, 360),))
     assert used.words == "samples 0 to 480, without 240 to 360 (skipped)"
     assert "do not number" in Consumed(cursor_from=None, cursor_to=None).words

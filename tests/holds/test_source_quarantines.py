@@ -183,17 +183,17 @@ def test_the_why_of_a_quarantine_ends_its_sentence_once(
 def test_status_names_the_source_and_the_steps_that_nothing_starts_from(
     run: History, tracks: Tracks, ledger: Ledger
 ) -> None:
-    def told() -> tuple[str, ...]:
+    def shown() -> tuple[str, ...]:
         return read_status(tracks, ledger, run_id="r-1")[0].quarantined
 
-    assert told() == ()
+    assert shown() == ()
     hold(tracks, ledger, "checkpoint:r-1@20")
-    (sentence,) = told()
+    (sentence,) = shown()
     assert "checkpoint:r-1/a01@20 is in quarantine: it flips bits (ann, record 0" in sentence
     assert "`tracks release checkpoint:r-1/a01@20" in sentence
     assert sentence.endswith("Nothing new starts from what was saved at step 20, 30.")
     free(tracks, ledger, "checkpoint:r-1@20")
-    assert told() == ()
+    assert shown() == ()
 
 
 def test_what_is_to_be_done_after_a_failure_names_the_quarantine_that_refuses_a_retry(

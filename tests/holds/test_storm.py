@@ -107,7 +107,7 @@ def stormy(
     return decide(history.state, policy, now, [] if storm is None else [storm])
 
 
-def test_a_retry_waits_for_the_storm_and_a_person_is_told_once() -> None:
+def test_a_retry_waits_for_the_storm_and_a_person_is_alerted_once() -> None:
     history = failed()
     waits = stormy(history, quiet_s=1)
     assert isinstance(waits, Wait)
@@ -178,7 +178,7 @@ def soon(history: History) -> Decision:
     return decide(history.state, DEFAULT_POLICY, max(ended_at, history.state.head.at))
 
 
-def test_a_run_that_is_retried_and_gets_nowhere_is_told_of_and_again_when_that_doubled() -> None:
+def test_a_run_that_is_retried_and_gets_nowhere_is_reported_and_again_when_that_doubled() -> None:
     ends = DEFAULT_POLICY.storm.ends
     assert ends is not None
     history = preempted_again(failed(), ends - 1)

@@ -64,8 +64,8 @@ def test_as_of_a_time_before_a_rollback_an_eval_is_of_the_checkpoint_of_then(
     first = next(e for e in state.evals if e.opened.eval_id == thing.eval_id)
     found = ancestors(ledger, thing, as_of=first.opened_at).chain
     assert [each.attempt for each in found] == ["attempt:r-1/a01"]
-    told = descendants(ledger, thing, as_of=first.opened_at)
-    assert told.promotions.count == 0
+    result = descendants(ledger, thing, as_of=first.opened_at)
+    assert result.promotions.count == 0
     was = as_it_was(thing, first.opened_at)
     assert was is not None
     assert (was.eval_number, was.checkpoint) == (1, first.opened.checkpoint)

@@ -401,7 +401,7 @@ def test_what_has_its_devices_never_waits_in_dagsters_queue(tmp_path: Path) -> N
     assert max(limits[names.TAG_NO_LEASE], limits[BACKFILL_ID_TAG]) < CPU_SLOTS
 
 
-def test_what_is_started_here_waits_longer_for_a_code_server_unless_it_is_told_how_long(
+def test_what_is_started_here_waits_longer_for_a_code_server_unless_a_time_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variable = "DAGSTER_GRPC_TIMEOUT_SECONDS"

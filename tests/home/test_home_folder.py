@@ -1,4 +1,4 @@
-"""The home is for its user alone; one that is wider is told, with what narrows it."""
+"""The home is for its user alone; one that is wider is reported, with what narrows it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_home_is_made_for_its_user_alone_whatever_the_umask(tmp_path: Path) ->
     assert how_open(tmp_path / "deep" / "home") is None
 
 
-def test_a_home_that_is_wider_stays_and_is_told_with_the_command_that_narrows_it(
+def test_a_home_that_is_wider_stays_and_is_reported_with_the_command_that_narrows_it(
     tmp_path: Path,
 ) -> None:
     tmp_path.chmod(0o755)

@@ -149,7 +149,7 @@ def test_a_store_that_is_away_leaves_what_was_known(
     assert found.read().name == "tiny"
 
 
-def test_a_version_that_this_program_cannot_read_is_told_and_hides_no_other(
+def test_a_version_that_this_program_cannot_read_is_reported_and_hides_no_other(
     machine: Machine, folder: Path
 ) -> None:
     a, b = machine("a"), machine("b")
@@ -171,7 +171,7 @@ def _pack(folder: Path) -> bytes:
     return pack_folder(folder).data
 
 
-def test_files_that_the_store_lost_are_told_and_hide_no_other(
+def test_files_that_the_store_lost_are_reported_and_hide_no_other(
     machine: Machine, folder: Path
 ) -> None:
     a, b = machine("a"), machine("b")
@@ -229,7 +229,7 @@ def test_a_project_is_fetched_from_a_repository_at_a_ref(
     assert source.place == f"git+file://{repository}{ref or '@HEAD'}#subdirectory=ml"
 
 
-def test_a_ref_that_is_not_there_is_told_in_gits_words(repository: Path) -> None:
+def test_a_ref_that_is_not_there_is_reported_in_gits_words(repository: Path) -> None:
     with (
         pytest.raises(InvalidInput, match=r"Cannot fetch git\+file://.*@none: .*none"),
         fetched(parse_git_source(f"git+file://{repository}@none")),

@@ -71,7 +71,7 @@ def _resume_with_another_library(world: World) -> None:
         rules=DEFAULT_POLICY.environment,
     )
     assert check.refusal is not None
-    world.end(told=(check.refusal,))
+    world.end(observed=(check.refusal,))
     world.decide()
 
 
@@ -142,7 +142,7 @@ def _hang(world: World) -> None:
     hung = condition(
         world.clock.at, hangs.CONDITION, hangs.NO_STEP, stands, source="supervisor", rank=1
     )
-    world.end(killed(0), killed(1), after_s=120, told=(hung,))
+    world.end(killed(0), killed(1), after_s=120, observed=(hung,))
     world.decide()
     world.start().train(60).complete()
 
@@ -173,7 +173,7 @@ def _data_worker_stalled(world: World) -> None:
         source="supervisor",
         rank=0,
     )
-    world.end(killed(0), killed(1), after_s=120, told=(hung,))
+    world.end(killed(0), killed(1), after_s=120, observed=(hung,))
     retried(
         world.tracks,
         world.run_id,

@@ -135,8 +135,8 @@ class World:
 
     def end(self, *ends: RankEnd, after_s: float = 2, **seen: Any) -> AttemptState:
         """Let the gang be gone and close the attempt; seen: fields of the launcher's report, and
-        `told`, conditions that the supervisor adds."""
-        told: Sequence[Condition] = seen.pop("told", ())
+        `observed`, conditions that the supervisor adds."""
+        observed: Sequence[Condition] = seen.pop("observed", ())
         placed_at = self.attempt.placed_at or self.clock.at
         self.clock.advance(after_s)
         began, ended = format_time(placed_at), format_time(self.clock.at)
@@ -148,7 +148,7 @@ class World:
             ),
             **seen,
         )
-        return self.close(told)
+        return self.close(observed)
 
     def complete(self) -> AttemptState:
         """End both ranks after their last step, which each of them says as a trainer does."""
@@ -157,7 +157,7 @@ class World:
             self.say(each.rank, "completed", "")
         return self.end(*ranks)
 
-    def close(self, told: Iterable[Condition] = ()) -> AttemptState:
+    def close(self, observed: Iterable[Condition] = ()) -> AttemptState:
         """Close the newest attempt by what the gang's report says."""
         return closed(
             self.tracks,
@@ -165,7 +165,7 @@ class World:
             self.run_id,
             attempt_id=self.attempt.attempt_id,
             by="watch_attempts",
-            problem=EndProblem(conditions=tuple(told)),
+            problem=EndProblem(conditions=tuple(observed)),
             orchestrator=self.orchestrator,
         )
 

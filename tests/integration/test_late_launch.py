@@ -1,4 +1,4 @@
-"""A code server that does not answer: people are told, and the attempt trains once."""
+"""A code server that does not answer: people are warned, and the attempt trains once."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ def waits_for(home: Home) -> str:
     return "" if line is None else line.waiting_for or ""
 
 
-def test_a_launch_that_nobody_answers_is_told_of_and_the_attempt_trains_once(home: Home) -> None:
+def test_a_launch_that_nobody_answers_is_reported_and_the_attempt_trains_once(home: Home) -> None:
     with home.daemon():
         daemon = open_dagster_home(home.settings).find_daemon()
         assert daemon is not None
         wait_for(lambda: read_heartbeat(home.app.store) is not None)
         frozen: set[int] = set()
 
-        def is_told() -> bool:
+        def is_warned() -> bool:
             for pid in code_servers(daemon):
                 os.kill(pid, signal.SIGSTOP)
                 frozen.add(pid)
             return waits_for(home) != ""
 
-        is_told()
+        is_warned()
         command = home.run("frozen")
         try:
-            wait_for(is_told)
-            told = waits_for(home)
+            wait_for(is_warned)
+            result = waits_for(home)
         finally:
             for pid in frozen:
                 with suppress(ProcessLookupError):  # the daemon may have replaced it
                     os.kill(pid, signal.SIGCONT)
         [only] = outcome(command)["attempts"]
-    print(told)
-    assert told.startswith("waiting: no daemon has ticked since ")
+    print(result)
+    assert result.startswith("waiting: no daemon has ticked since ")
     assert (only["termination_reason"], only["kept_steps"]) == ("completed", 40)
     [attempt] = home.app.tracks.run("frozen").attempts
     assert len(attempt.claims) == 1

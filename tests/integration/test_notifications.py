@@ -1,4 +1,4 @@
-"""A fault in a gang, and who is told of it, by the real daemon, which is killed before it has sent.
+"""A fault in a gang, and who hears of it, by the real daemon, which is killed before it has sent.
 
 The time from the fault to the message is printed: the sensors' pace bounds it, a busy machine may not.
 """

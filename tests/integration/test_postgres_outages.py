@@ -115,11 +115,11 @@ def test_a_run_trains_to_its_end_through_outages_of_postgres(tmp_path: Path) -> 
 def check_words(home: Home, words: str) -> None:
     """Let the outage last, then ask; a command that cannot answer says so in a line."""
     time.sleep(AWAY_S)
-    told = home.call("status")
-    print(f"status says {told.stderr.strip()!r}")
-    assert "Traceback" not in told.stderr
-    assert words in told.stderr
-    assert (told.returncode == 0) == (not words)
+    result = home.call("status")
+    print(f"status says {result.stderr.strip()!r}")
+    assert "Traceback" not in result.stderr
+    assert words in result.stderr
+    assert (result.returncode == 0) == (not words)
 
 
 def without_postgres(home: Home) -> Home:

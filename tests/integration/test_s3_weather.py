@@ -65,8 +65,8 @@ def test_a_run_trains_to_its_end_through_bad_weather(
             ended = finished(command)
         assert outcome(calm)["state"] == "succeeded"
     print(f"played: {dict(weather.played)}")
-    told = [line for line in ended.stderr.splitlines() if "answer" in line or "clock" in line]
-    print("\n".join(told))
+    result = [line for line in ended.stderr.splitlines() if "answer" in line or "clock" in line]
+    print("\n".join(result))
     assert ended.returncode == 0, ended.stderr
     assert "Traceback" not in ended.stderr
     assert set(weather.played) == {*SINGLE, *BURSTS}, "not every kind of weather was played"

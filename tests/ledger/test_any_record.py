@@ -120,11 +120,11 @@ def check(seed: int, ledger: SqlLedger, caplog: pytest.LogCaptureFixture) -> Non
     projector = Projector(store, ledger)
     clock = FakeClock()
     tracks = Tracks(store, now=clock, new_uid=SequentialUids(), project=projector.project)
-    told: list[str] = []
+    result: list[str] = []
     try:
         projector.scan()
     except TrackBroken as error:
-        told.append(str(error))
+        result.append(str(error))
     taken_in = {row["track"] for row in ledger.query("select track from track_cursors")}
     assert whole.name in taken_in
     assert first == 0 or track in taken_in
@@ -139,11 +139,11 @@ def check(seed: int, ledger: SqlLedger, caplog: pytest.LogCaptureFixture) -> Non
         assert each == run_id or not caplog.records
     read_status(tracks, ledger)
     found = fsck(store, ledger, lambda *_: None).findings
-    told += [f"{finding.meaning} {finding.to_do}" for finding in found]
-    told += projector.reindex().problems
+    result += [f"{finding.meaning} {finding.to_do}" for finding in found]
+    result += projector.reindex().problems
     assert {row["track"] for row in ledger.query("select track from track_cursors")} == taken_in
-    assert not [each for each in told if "nobody foresaw" in each]
-    assert "\n".join(told).encode()
+    assert not [each for each in result if "nobody foresaw" in each]
+    assert "\n".join(result).encode()
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -161,7 +161,7 @@ class Careful(StageGates):
         return First(do=lambda: self.worked.append(state.run_id))
 
 
-def test_work_that_comes_first_is_done_before_the_record_and_a_wait_is_told_once(
+def test_work_that_comes_first_is_done_before_the_record_and_a_wait_is_reported_once(
     tracks: Tracks, ledger: Ledger, store: FakeObjectStore
 ) -> None:
     write(tracks, store, "r-1", 20)

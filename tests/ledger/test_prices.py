@@ -58,11 +58,11 @@ def test_a_pool_may_have_prices_of_its_own() -> None:
         ("- currency", 1, "a list is given where keys with values belong"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(text: str, line: int, words: str) -> None:
+def test_what_is_wrong_is_reported_with_its_line(text: str, line: int, words: str) -> None:
     found = problems(text)
     assert any(at == line and words in said for at, said in found), found
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_that_is_wrong_is_reported_at_once() -> None:
     found = problems("currency: x\nper_device_hour:\n  cpu: a\n  gpu: b")
     assert [line for line, _ in found] == [1, 3, 4]

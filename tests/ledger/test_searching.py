@@ -78,9 +78,9 @@ def test_a_question_is_met_by_words_and_phrases(question: str, is_met: bool) -> 
 
 def test_an_excerpt_shows_the_first_word_of_the_question_on_one_line() -> None:
     text = f"{'before ' * 100}\nthe needle\n{'after ' * 100}"
-    told = excerpt(text, Question(phrases=("needle",)), characters=60)
-    assert "the needle after" in told
-    assert told.startswith("…")
-    assert told.endswith("…")
-    assert len(told) == 62
+    result = excerpt(text, Question(phrases=("needle",)), characters=60)
+    assert "the needle after" in result
+    assert result.startswith("…")
+    assert result.endswith("…")
+    assert len(result) == 62
     assert excerpt("a\n short  text", Question(phrases=("text",))) == "a short text"

@@ -91,7 +91,7 @@ class Timed:
         return run_buckets(self.history.state, as_of=at(seconds))
 
 
-def told(time: RunTime, attempt_id: int = 1) -> dict[str, float]:
+def buckets(time: RunTime, attempt_id: int = 1) -> dict[str, float]:
     """The buckets of an attempt that hold anything."""
     seconds = time.attempts[attempt_id - 1].seconds
     return {bucket: round(s, 6) for bucket, s in seconds.items() if s}
@@ -104,7 +104,7 @@ def test_an_attempt_divides_into_its_phases() -> None:
     )
     run.opened(300).placed(310).restored(320).ended(420, "completed", started=305, finished=415)
     time = run.finished(450).time()
-    assert told(time) == {
+    assert buckets(time) == {
         "queue": 20.0,  # opened at 10, the first rank at 30
         "startup": 10.0,  # placed at 40
         "restore": 20.0,  # restored at 60
@@ -125,33 +125,33 @@ def test_an_attempt_divides_into_its_phases() -> None:
 def test_without_a_commit_that_tells_seconds_divide_as_steps_do() -> None:
     run = Timed().opened(0).placed(0).restored(0).committed(50, 20)
     run.ended(100, started=0, finished=100, last_step=25, steps_s=100.0).opened(100)
-    assert told(run.time(100)) == {"step_kept": 80.0, "step_lost": 20.0}
+    assert buckets(run.time(100)) == {"step_kept": 80.0, "step_lost": 20.0}
 
 
 def test_measured_seconds_never_exceed_the_window() -> None:
     run = Timed().opened(0).placed(0).restored(40)
     run.ended(100, started=0, finished=100, last_step=5, steps_s=90.0, data_s=30.0)
     # 60 s stand against 120 s that were measured: each counts half
-    assert told(run.time(100)) == {"restore": 40.0, "step_lost": 45.0, "data_wait": 15.0}
+    assert buckets(run.time(100)) == {"restore": 40.0, "step_lost": 45.0, "data_wait": 15.0}
 
 
 def test_a_hang_is_detected_from_its_last_step_on_and_holds_its_devices() -> None:
     run = Timed().opened(0).placed(0).restored(0)
     run.ended(420, "hang", started=0, finished=400, stepped=100, last_step=9, steps_s=90.0)
     time = run.time(420)
-    assert told(time) == {"step_lost": 90.0, "unknown": 10.0, "detection": 320.0}
+    assert buckets(time) == {"step_lost": 90.0, "unknown": 10.0, "detection": 320.0}
     assert time.attempts[0].device_seconds["detection"] == 600.0  # two devices from 100 to 400
 
 
 def test_a_lost_node_is_detected_from_the_last_step_that_was_heard_of() -> None:
     run = Timed().opened(0).placed(0).restored(0)
     run.ended(420, "node_failure", started=0, finished=400, stepped=100, last_step=9, steps_s=90.0)
-    assert told(run.time(420)) == {"step_lost": 90.0, "unknown": 10.0, "detection": 320.0}
+    assert buckets(run.time(420)) == {"step_lost": 90.0, "unknown": 10.0, "detection": 320.0}
 
 
 def test_a_hang_before_the_first_step_is_detected_from_the_restore_on() -> None:
     run = Timed().opened(0).placed(0).restored(30).ended(90, "hang", started=0, finished=80)
-    assert told(run.time(90)) == {"restore": 30.0, "detection": 60.0}
+    assert buckets(run.time(90)) == {"restore": 30.0, "detection": 60.0}
 
 
 def test_a_later_reading_counts_from_when_it_was_made() -> None:
@@ -159,8 +159,8 @@ def test_a_later_reading_counts_from_when_it_was_made() -> None:
     run.ended(100, "unknown", started=0, finished=100, stepped=40, last_step=9, steps_s=40.0)
     run.history.at = at(500)
     run.history.reclassify(1, "hang")
-    assert told(run.time(499)) == {"step_lost": 40.0, "unknown": 60.0}
-    assert told(run.time(500)) == {"step_lost": 40.0, "detection": 60.0}
+    assert buckets(run.time(499)) == {"step_lost": 40.0, "unknown": 60.0}
+    assert buckets(run.time(500)) == {"step_lost": 40.0, "detection": 60.0}
     assert run.time(499).attempts[0].reason == "unknown"
 
 
@@ -201,7 +201,7 @@ def test_a_later_reading_counts_from_when_it_was_made() -> None:
     ],
 )
 def test_what_was_not_seen_goes_to_the_phase_before(run: Timed, expected: dict[str, float]) -> None:
-    assert told(run.time(60)) == expected
+    assert buckets(run.time(60)) == expected
     assert_sums(run.time(60))
     assert_sums(run.opened(90).time(120))
 
@@ -215,15 +215,15 @@ def test_a_rollback_to_before_an_attempt_loses_all_that_it_ran() -> None:
     before = run.time(200)
     run.opened(200, resume=first).placed(200).restored(200).ended(300, started=200, finished=300)
     after = run.time(300)
-    assert told(before, 2) == {"step_kept": 50.0, "unknown": 50.0}
-    assert told(after, 2) == {"step_lost": 50.0, "unknown": 50.0}
-    assert told(after, 1) == told(before, 1) == {"step_kept": 50.0, "unknown": 50.0}
+    assert buckets(before, 2) == {"step_kept": 50.0, "unknown": 50.0}
+    assert buckets(after, 2) == {"step_lost": 50.0, "unknown": 50.0}
+    assert buckets(after, 1) == buckets(before, 1) == {"step_kept": 50.0, "unknown": 50.0}
 
 
 def test_of_an_open_attempt_its_newest_commit_tells() -> None:
     run = Timed().opened(0).placed(5).restored(10).committed(60, 20, steps_s=45.0, data_s=5.0)
-    assert told(run.time(59)) == {"queue": 5.0, "restore": 5.0, "unknown": 49.0}
-    assert told(run.time(100)) == {
+    assert buckets(run.time(59)) == {"queue": 5.0, "restore": 5.0, "unknown": 49.0}
+    assert buckets(run.time(100)) == {
         "queue": 5.0,
         "restore": 5.0,
         "step_kept": 45.0,
@@ -236,7 +236,7 @@ def test_the_journals_can_tell_more_of_an_open_attempt() -> None:
     state = Timed().opened(0).placed(0).restored(0).history.state
     spent = {1: (7, TimeSpent(steps_s=30.0, eval_s=10.0))}
     time = run_buckets(state, as_of=at(50), spent=spent)
-    assert told(time) == {"step_kept": 30.0, "inline_eval": 10.0, "unknown": 10.0}
+    assert buckets(time) == {"step_kept": 30.0, "inline_eval": 10.0, "unknown": 10.0}
     assert time.attempts[0].kept_steps == 7
 
 

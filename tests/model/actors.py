@@ -137,7 +137,7 @@ class Cast:
     def advance(self, actor: Actor, reply: append.Reply, log: Log) -> tuple[Actor, str | None]:
         """Give the actor's machine its reply; `log` is what stands once the reply is there.
 
-        Returns the actor as it goes on, and what is wrong with what it was told, if anything.
+        Returns the actor as it goes on, and what is wrong with what it learned, if anything.
         """
         assert actor.machine is not None
         state = actor.machine.advance(reply)
@@ -252,13 +252,13 @@ def _sources(log: Log, attempt: AttemptState, seq: int) -> frozenset[str]:
 
 
 def _lie(actor: Actor, done: Done, log: Log) -> str | None:
-    """Say what is wrong with what an actor was told of its record, or None."""
+    """Say what is wrong with what an actor learned of its record, or None."""
     assert actor.machine is not None
     if done.outcome is Outcome.APPENDED:
         stands = done.record in log.records
-        return None if stands else "an actor was told that its record stands, and it does not"
+        return None if stands else "an actor learned that its record stands, and it does not"
     if any(record.uid == actor.machine.draft.uid for record in log.records):
-        return "an actor was told that its record does not stand, and it does"
+        return "an actor learned that its record does not stand, and it does"
     if done.outcome is not Outcome.FENCED or not isinstance(actor, Writer):
         return None
     placed = log.find(Kind.ATTEMPT_PLACED, actor.attempt_id)

@@ -95,8 +95,8 @@ def committed(
 
     chunks_from: the manifests of the checkpoints in which it found `chunks`.
     """
-    told = sha256_hex(" ".join(sorted(chunks_from | chunks)).encode())[:4]
-    manifest = f"{launch} {step} {told}"
+    digest = sha256_hex(" ".join(sorted(chunks_from | chunks)).encode())[:4]
+    manifest = f"{launch} {step} {digest}"
     body = CheckpointCommitted(
         launch_id=launch,
         ref=CheckpointRef(
@@ -113,7 +113,7 @@ def committed(
         written_bytes=0,
         blocking_s=0.0,
     )
-    uid = f"{LAUNCH}{launch} commit {step} {told}"
+    uid = f"{LAUNCH}{launch} commit {step} {digest}"
     data = to_json(body) | {
         "chunks_from": sorted(chunks_from),
         "chunks": sorted(chunks | {manifest}),

@@ -6,10 +6,10 @@
   does: a gang or a note setting out, reading a record that stands, creating where a record stands,
   and finding the place after the last record still free. Whoever takes them early ends in the same
   state as whoever takes them late, because records never change: a writer that found the place free
-  and then loses it is told so and reads on, exactly as if it had looked later; a gang that never goes
+  and then loses it learns so and reads on, exactly as if it had looked later; a gang that never goes
   on after its start is one that never started.
 - *A sensor decides and claims in one step.* A claim takes effect on the very log that it was made
-  on, or not at all: once any other record stands there, it is told TAKEN and the sensor is idle, as
+  on, or not at all: once any other record stands there, it gets TAKEN and the sensor is idle, as
   if it had never decided. So a claim that waits adds nothing but a claim that is made when it takes
   effect. One whose reply was lost still waits, with the write landed, still under way, or gone.
 
@@ -199,7 +199,7 @@ class Model:
         return False
 
     def _break(self, what: str, log: Log) -> None:
-        self.report.broken.setdefault(what, log.told())
+        self.report.broken.setdefault(what, log.lines())
 
 
 def _is_settled(request: append.Request, log: Log) -> bool:

@@ -177,13 +177,13 @@ MUTANTS = [
     ),
     Mutant(
         name="a lost reply counts as success",
-        breaks="an actor was told that its record stands, and it does not",
+        breaks="an actor learned that its record stands, and it does not",
         config=LOSSY,
         rules=Rules(walk=WalkThatTrustsSilence),
     ),
     Mutant(
         name="a lost reply counts as failure",
-        breaks="an actor was told that its record does not stand, and it does",
+        breaks="an actor learned that its record does not stand, and it does",
         config=LOSSY,
         rules=Rules(walk=WalkThatGivesUp),
     ),

@@ -70,14 +70,14 @@ class Synced:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Promised:
     """Not the disk's: from now on `key` must hold one of `values` (None: it may be missing)."""
 
     key: str
     values: frozenset[bytes | None]
 
 
-Op = Made | Opened | Written | Named | Unnamed | Synced | Told
+Op = Made | Opened | Written | Named | Unnamed | Synced | Promised
 
 
 @dataclass

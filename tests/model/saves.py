@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.fakes import FakeClock, FakeObjectStore
-from tests.model.recording import Made, Named, Op, Opened, Synced, Told, Trace
+from tests.model.recording import Made, Named, Op, Opened, Promised, Synced, Trace
 from tracks_dagster.stores import open_store
 from tracks_dagster.stores.local import PARTIAL_FOLDER
 from tracks_dagster.track.errors import TrackBroken
@@ -54,7 +54,7 @@ class Promises:
 
     def _tell(self, key: str, values: Values) -> None:
         self._values[key] = values
-        self._trace.add(Told(key, values))
+        self._trace.add(Promised(key, values))
 
 
 class TellingStore:

@@ -54,7 +54,7 @@ def search(name: str, config: Config) -> Report:
 
 def written(report: Report) -> set[tuple[str, ...]]:
     """Return the logs of a search, a sensor as good as any other."""
-    return {tuple(re.sub(r"sensor\d", "a sensor", r) for r in log.told()) for log in report.logs}
+    return {tuple(re.sub(r"sensor\d", "a sensor", r) for r in log.lines()) for log in report.logs}
 
 
 @pytest.mark.parametrize("name", WORLDS)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.model.disk import Disk
-from tests.model.recording import Synced, Told, Trace, recorded
+from tests.model.recording import Promised, Synced, Trace, recorded
 from tests.model.saves import UNREAD, Values, live, problem
 
 SEED = int(os.environ.get("TRACKS_POWER_LOSS_SEED", "1"))
@@ -36,7 +36,7 @@ def lose_power(
     disk, values = Disk(unread=UNREAD, dropped=dropped), dict[str, Values]()
     judged = 0
     for number, op in enumerate(trace.ops):
-        if isinstance(op, Told):
+        if isinstance(op, Promised):
             values[op.key] = op.values
         else:
             disk.apply(op)

@@ -12,7 +12,7 @@ What is abstracted, and why nothing is lost by it:
   fact ended, take no chunks from what was seen withdrawn, give way before a decision of one's own) is
   restated in `Cast._next_fact`, `_sources` and `_decide`; its own tests drive the real one.
 - A gang is its rank 0: it starts at any time after its attempt was opened, by whatever cause, places
-  itself and commits. All that the other ranks may do hangs on what rank 0 is told.
+  itself and commits. All that the other ranks may do hangs on what rank 0 hears.
 - A checkpoint is the set of chunks that its manifest names: one of its own, and all those of the
   checkpoints that its launch may lean on. Where checkpoints can be withdrawn, a gang records what it
   restored before it commits. A collector verifies, supersedes and deletes what the product's own
@@ -88,7 +88,7 @@ class Log:
         wanted = (kind, attempt_id)
         return next((r for r in self.records if (r.kind, r.attempt_id) == wanted), None)
 
-    def told(self) -> list[str]:
+    def lines(self) -> list[str]:
         """Return the log as text, a record a line, for a failing test."""
         return [f"{r.seq:2} {r.kind} a{r.attempt_id} by {r.uid}" for r in self.records]
 

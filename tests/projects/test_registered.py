@@ -91,7 +91,7 @@ def test_a_project_that_cannot_be_read_hides_no_other(home: Path, tmp_path: Path
         assert words in str(error.value)
 
 
-def test_an_example_that_is_gone_or_renamed_is_told_and_hides_no_other(tmp_path: Path) -> None:
+def test_an_example_that_is_gone_or_renamed_is_reported_and_hides_no_other(tmp_path: Path) -> None:
     made(tmp_path / "tabular", name="other")
     gpt, tabular = load_shipped(tmp_path)
     assert (gpt.is_shipped, tabular.is_shipped) == (True, True)

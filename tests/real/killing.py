@@ -1,7 +1,7 @@
 """Lives that are killed, one after the other, each a fork of one warm process.
 
 `python -m tests.real.killing FOLDER S3|"" FAULT|""` imports torch once, leads one life to its end, so
-that nothing is loaded for the first time in a fork, and then does what it is told, a line of JSON
+that nothing is loaded for the first time in a fork, and then does what it is asked, a line of JSON
 each: [at, moment] asks for a life that is killed there, in a copy of the same store, and for its
 sequel. It has one thread whenever it forks. `KilledLives` is the test's end of it.
 """
@@ -29,13 +29,13 @@ from tracks_dagster.track.records import Json
 if TYPE_CHECKING:
     from tests.real.points import Point
 
-PROBLEMS_MAX = 8  # told of one point
-LIFE_S_MAX = 120  # a process that takes longer is killed by SIGALRM, which is told as a problem
+PROBLEMS_MAX = 8  # reported of one point
+LIFE_S_MAX = 120  # a process that takes longer is killed by SIGALRM, which is reported as a problem
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class LifeEnd:
     """What came of one life. calls: the names of its calls, when it was not killed."""
 
     was_killed: bool
@@ -50,13 +50,13 @@ class KilledLives:
         self._to = to
         self._of = of
 
-    def kill(self, at: int, moment: str) -> Told:
+    def kill(self, at: int, moment: str) -> LifeEnd:
         """Lead a life that is killed at its call number `at`, 1-based (0: never), and its sequel."""
         self._to.write(f"{json.dumps([at, moment])}\n")
         self._to.flush()
         line = self._of.readline()
         assert line, "the warm process has ended; its stderr says why"
-        return Told(**json.loads(line))
+        return LifeEnd(**json.loads(line))
 
 
 @contextmanager
@@ -103,11 +103,11 @@ def serve(folder: Path, *, s3: bool, plant: str) -> None:
     output = os.dup(1)
     os.dup2(2, 1)  # what lives print is not an answer
     for line in sys.stdin:
-        told = _kill(points.next(), *json.loads(line))
-        os.write(output, f"{json.dumps(asdict(told))}\n".encode())
+        end = _kill(points.next(), *json.loads(line))
+        os.write(output, f"{json.dumps(asdict(end))}\n".encode())
 
 
-def _kill(point: Point, at: int, moment: str) -> Told:
+def _kill(point: Point, at: int, moment: str) -> LifeEnd:
     """Lead one life and its sequel; what a point with a problem holds stays, to be looked at."""
     assert threading.active_count() == 1, threading.enumerate()
     status, calls = _forked(lambda: point.live(at, moment))
@@ -118,7 +118,7 @@ def _kill(point: Point, at: int, moment: str) -> Told:
         problems = found or _failed("its sequel", status)
     if not problems:
         shutil.rmtree(point.folder)
-    return Told(was_killed=was_killed, problems=problems, calls=calls or [])
+    return LifeEnd(was_killed=was_killed, problems=problems, calls=calls or [])
 
 
 def _forked(act: Callable[[], Json]) -> tuple[int, Json]:

@@ -346,8 +346,8 @@ def joined() -> str:
 
 def changed_lines(before: str, after: str) -> int:
     """Return how many lines differ; one that was changed or moved went once and came once."""
-    told = [line[:2] for line in difflib.ndiff(before.splitlines(), after.splitlines())]
-    return max(told.count("+ "), told.count("- "))
+    result = [line[:2] for line in difflib.ndiff(before.splitlines(), after.splitlines())]
+    return max(result.count("+ "), result.count("- "))
 
 
 def write_project(folder: Path, data: Path) -> str:

@@ -43,7 +43,7 @@ Race = Callable[[ObjectStore, str, str], bool]
 
 
 def create(store: ObjectStore, run_id: str, who: str) -> bool:
-    """All create the same record: one is told that it did."""
+    """All create the same record: one learns that it did."""
     [opened] = list(read_records(store, run_track(run_id)))[-1:]
     data = seal(_note(who), seq=FREE_SEQ, at=utc_now(), prev_sha256=opened.sha256)
     return store.create(log_key(run_track(run_id), FREE_SEQ), data)
@@ -138,10 +138,10 @@ def check(store: ObjectStore, number: int, winners: list[str]) -> str:
     records = list(read_records(store, run_track(f"r-{number}")))  # checks the chain, too
     run_fold.fold(records)
     written = [record.uid for record in records[FREE_SEQ:]]
-    told = f"round {number} ({race.__name__}): {winners} won, {written} stand in the track"
-    assert len(winners) == 1, told
-    assert written[0] == winners[0], told
-    assert len(set(written)) == len(written) == RECORDS[race], told
+    shown = f"round {number} ({race.__name__}): {winners} won, {written} stand in the track"
+    assert len(winners) == 1, shown
+    assert written[0] == winners[0], shown
+    assert len(set(written)) == len(written) == RECORDS[race], shown
     return winners[0]
 
 

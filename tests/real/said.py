@@ -1,4 +1,4 @@
-"""What processes said before they were killed: what they were to save, and what a store told them.
+"""What processes said before they were killed: what they were to save, and what a store answered.
 
 It stands in a file beside the store, a JSON line each, which a kill does not touch.
 """
@@ -60,7 +60,7 @@ class SayingStore:
         return created
 
     def put(self, key: str, data: bytes | memoryview) -> None:
-        """Write; while it goes on, nothing can be told of what stood there before."""
+        """Write; while it goes on, nothing is known of what stood there before."""
         self.say("goes", key)
         self._store.put(key, data)
         self.say("stands", key, sha256_hex(bytes(data)))

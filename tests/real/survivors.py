@@ -21,7 +21,7 @@ def problems(store: ObjectStore, said: Said) -> Iterator[str]:
     """Yield what is wrong: with what the store promised, the track, or any checkpoint.
 
     Every checkpoint that is not deleted is read in full and holds exactly what was to be saved at its
-    step; a resume takes the newest that was told as committed, or the one whose save was under way.
+    step; a resume takes the newest that was reported as committed, or the one whose save was under way.
     """
     for key, sha256 in said.stands.items():
         data = store.get(key)
@@ -80,7 +80,7 @@ def _wrong_commits(state: RunState, said: Said) -> Iterator[str]:
         # The next save is written down before the one under way has ended.
         begun = [step for attempt_id, step in said.states if attempt_id == ref.attempt_id][-2:]
         if ref != newest[ref.attempt_id] or ref.step not in begun:
-            yield f"{_name(ref)} was committed, and never told"
+            yield f"{_name(ref)} was committed, and never reported"
     expected = newest[max(newest)]
     if state.resumes_from != expected:
         yield f"a resume takes {state.resumes_from}, not {_name(expected)}"

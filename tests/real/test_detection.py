@@ -110,9 +110,9 @@ def supervise(
         store.put(trainer, script.encode())
         history = History("r-1").declare(trainer=trainer)
         declared = history.state.declared
-        told = {**declared.config, "hang_s": HANG_S, "hang_factor": 1.0, **config}
+        result = {**declared.config, "hang_s": HANG_S, "hang_factor": 1.0, **config}
         compute = replace(declared.compute, ranks=ranks)
-        history.open(config=told, compute=compute).write_to(store)
+        history.open(config=result, compute=compute).write_to(store)
         attempt = Supervisor(
             tracks=Tracks(store, now=utc_now, new_uid=new_uid, project=lambda track: None),
             gangs=gangs,
@@ -229,5 +229,5 @@ def test_a_rank_that_outgrows_a_real_memory_cgroup_is_a_host_oom_by_the_kernels_
     assert rank.signal == signal.SIGKILL
     readable = not any("not readable" in line for line in found.kernel_lines)
     assert not readable or any("out of memory: Killed" in line for line in found.kernel_lines)
-    told = json.loads((tmp_path / "work" / "r-1" / "a01" / "drill" / "cgroup.json").read_text())
-    assert not Path(told["path"]).exists()
+    result = json.loads((tmp_path / "work" / "r-1" / "a01" / "drill" / "cgroup.json").read_text())
+    assert not Path(result["path"]).exists()

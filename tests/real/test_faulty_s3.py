@@ -46,7 +46,7 @@ def play(over: str, seeds: range, *, side_by_side: bool = False) -> None:
     met = play_side_by_side(over, seeds) if side_by_side else play_block(over, seeds)
     print(met)
     ends = {"save done", "save unknown", "save fenced", "restore done", "restore failed"}
-    assert ends <= met.told.keys(), "the schedules no longer meet every end"
+    assert ends <= met.end_counts.keys(), "the schedules no longer meet every end"
     assert set(met.faults) == set(Wrong), "the schedules no longer play every fault"
 
 

@@ -130,7 +130,9 @@ def test_another_learning_rate_reaches_what_the_folder_brings_back(app: App, nam
 
 
 @of_frameworks(*BY_CHANCE)
-def test_samples_made_by_chance_are_told_and_judged(app: App, tmp_path: Path, name: str) -> None:
+def test_samples_made_by_chance_are_reported_and_judged(
+    app: App, tmp_path: Path, name: str
+) -> None:
     folder = shutil.copytree(FRAMEWORKS / name, tmp_path / name)
     script = folder / "train.py"
     before, after = BY_CHANCE[name]

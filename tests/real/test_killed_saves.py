@@ -1,5 +1,5 @@
 """Proof: kill -9 at any call that save, supersede and collection make leaves the checkpoint before or
-the new one, whole; nothing that was told as committed is lost; and the next processes just go on.
+the new one, whole; nothing that was reported as committed is lost; and the next processes just go on.
 
 A point is one life ended by SIGKILL before, within or after one of its calls to the store's outside
 (the operating system, or an S3 server), then judged, then gone on with (`survivors`, `points`). Calls
@@ -72,9 +72,9 @@ def kill_everywhere(
         for at, moment in chosen:
             if killed == sample:
                 break
-            told = lives.kill(at, moment)
-            assert told.problems == [], f"killed {moment} call {at} (seed {seed})"
-            killed += told.was_killed
+            result = lives.kill(at, moment)
+            assert result.problems == [], f"killed {moment} call {at} (seed {seed})"
+            killed += result.was_killed
             drawn += 1
     print(f"{killed} lives were killed, {drawn - killed} ended before")
     return killed
@@ -128,12 +128,12 @@ def test_a_planted_fault_is_found(tmp_path: Path, fault: str) -> None:
     kills = 0
     with killed_lives(tmp_path, plant=fault) as lives:
         # Without a kill some show as well: when a collector reads while a save writes.
-        told = lives.kill(0, BEFORE)
-        chosen = [at for at, call in enumerate(told.calls, 1) if call == near]
+        result = lives.kill(0, BEFORE)
+        chosen = [at for at, call in enumerate(result.calls, 1) if call == near]
         for at in chosen * ROUNDS_MAX:
-            told = lives.kill(at, moment)
+            result = lives.kill(at, moment)
             kills += 1
-            if told.problems:
+            if result.problems:
                 break
-    assert told.problems, f"none of {kills} kills {moment} {near} found it"
-    print(f"{fault}: {kills} kills: {told.problems[0]}")
+    assert result.problems, f"none of {kills} kills {moment} {near} found it"
+    print(f"{fault}: {kills} kills: {result.problems[0]}")

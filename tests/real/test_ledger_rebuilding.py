@@ -183,16 +183,16 @@ class Hooked:
 
 
 def test_the_old_ledger_is_read_until_the_new_one_is_whole(older_url: str, store_url: str) -> None:
-    told = []
+    result = []
 
     def look() -> None:
         assert owners(older_url) == RUN_IDS
         with pytest.raises(LedgerError, match=r"rebuilds it\. That has started") as refused:
             open_ledger_to_read(older_url)
-        told.append(str(refused.value).partition("started: ")[2])
+        result.append(str(refused.value).partition("started: ")[2])
 
     open_ledger(older_url, when_outdated=lambda it: project(store_url, Hooked(it, look)))  # type: ignore[arg-type]
-    assert told == [f"{count} tracks so far." for count in range(len(RUN_IDS) + 1)]
+    assert result == [f"{count} tracks so far." for count in range(len(RUN_IDS) + 1)]
     open_ledger_to_read(older_url)
 
 
@@ -284,7 +284,7 @@ def test_of_processes_that_come_at_once_one_rebuilds_and_the_others_wait(
     assert sorted(answers.get() for _ in children) == [(0, 4), (0, 4), (5, 4)]
 
 
-def test_who_waits_too_long_is_told_for_what(
+def test_a_wait_that_is_too_long_names_what_it_waited_for(
     older_url: str,
     store_url: str,
     monkeypatch: pytest.MonkeyPatch,

@@ -362,7 +362,7 @@ def test_ranks_that_end_while_they_are_asked_to_drain_are_no_error(
     assert asked == [signal.SIGTERM]
 
 
-def test_a_parent_told_to_end_before_its_ranks_began_lets_none_train_on(tmp_path: Path) -> None:
+def test_a_parent_asked_to_end_before_its_ranks_began_lets_none_train_on(tmp_path: Path) -> None:
     laid_out(tmp_path, SAVES_ON_SIGTERM)
     gang = gang_parent.Gang(tmp_path, spec(SAVES_ON_SIGTERM, ranks=2))
     gang.drain(grace_s=WAIT_S_MAX)
@@ -375,7 +375,7 @@ def test_a_parent_told_to_end_before_its_ranks_began_lets_none_train_on(tmp_path
 def test_a_start_that_takes_longer_than_the_grace_leaves_the_ranks_all_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told to end before they began, they hear of it only then."""
+    """Asked to end before they began, they hear of it only then."""
     laid_out(tmp_path, SAVES_ON_SIGTERM)
     gang = gang_parent.Gang(tmp_path, spec(SAVES_ON_SIGTERM, ranks=1))
     gang.drain(grace_s=WAIT_S_MAX)

@@ -39,19 +39,19 @@ def test_six_changed_lines_make_it_equal_to_the_bit_after_a_preemption_and_a_kil
     assert sorted(expected) == list(range(1, STEPS + 1))
     assert newest(app, shaken) == expected
     assert final_weights(app, shaken) == final_weights(app, calm)
-    told = explained("shaken/a03")
-    assert told["resumed"]["continuity"]["agree"]
+    result = explained("shaken/a03")
+    assert result["resumed"]["continuity"]["agree"]
 
-    assert (told["code"]["git_commit"], told["code"]["dirty"]) == (commit, False)
-    assert told["data"]["dataset"] == "tokens"
-    assert told["tried"]["config"] == {
+    assert (result["code"]["git_commit"], result["code"]["dirty"]) == (commit, False)
+    assert result["data"]["dataset"] == "tokens"
+    assert result["tried"]["config"] == {
         "batch_size": 4,
         "gradient_accumulation_steps": 2,
         "learning_rate": 1e-3,
         "max_iters": STEPS,
         "seed": 1337,
     }
-    assert "code_sha256" not in told["where"]["environment"]
+    assert "code_sha256" not in result["where"]["environment"]
     text = call("explain", "shaken", "--full")
     assert commit[:12] in text
     assert ours()[:12] not in text

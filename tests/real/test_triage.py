@@ -137,11 +137,11 @@ def verdicts(lines: dict[str, Json]) -> dict[str, str]:
     return {run_id: line["verdict"] for run_id, line in lines.items()}
 
 
-def told(line: Json) -> str:
+def text_of(line: Json) -> str:
     return "; ".join(sign["words"] for sign in line["signs"])
 
 
-def test_after_a_reboot_the_truth_about_every_gang_is_told(
+def test_after_a_reboot_the_truth_about_every_gang_is_reported(
     gangs: Gangs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gangs.run("watched", SLEEPS, supervised=True)
@@ -166,9 +166,9 @@ def test_after_a_reboot_the_truth_about_every_gang_is_told(
         "waiting": "queued",
     }
     pid = gangs.pids("orphan")[1]
-    assert f"rank 0: pid {pid} lives" in told(before["orphan"])
+    assert f"rank 0: pid {pid} lives" in text_of(before["orphan"])
     assert "exit code 7" in before["raised"]["why"]
-    assert "the boot is the one it was placed on" in told(before["killed"])
+    assert "the boot is the one it was placed on" in text_of(before["killed"])
 
     for run_id in ("watched", "orphan"):
         gangs.kill(run_id)
@@ -180,8 +180,8 @@ def test_after_a_reboot_the_truth_about_every_gang_is_told(
         "watched": "dead",
         "orphan": "dead",
     }
-    assert "rebooted since it was placed" in told(after["watched"])
-    assert f"pid {os.getpid()} ended with its boot" in told(after["watched"])  # its supervisor
+    assert "rebooted since it was placed" in text_of(after["watched"])
+    assert f"pid {os.getpid()} ended with its boot" in text_of(after["watched"])  # its supervisor
     assert {line["committed_step"] for line in after.values() if line["run_id"] != "waiting"} == {
         10
     }
@@ -204,7 +204,7 @@ def test_a_pid_that_another_process_has_now_is_not_taken_for_the_rank(gangs: Gan
     gangs.app.projector.project(history.name)
     line = triaged()["reused"]
     assert line["verdict"] == "dead"
-    assert f"pid {own.pid} is another process" in told(line)
+    assert f"pid {own.pid} is another process" in text_of(line)
 
 
 def wait_for(holds: Callable[[], bool]) -> None:

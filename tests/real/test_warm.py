@@ -25,14 +25,14 @@ from tracks_dagster.processes.process import find_process
 WAIT_S_MAX = 60.0
 TELLS = """
 import json, os, signal, sys
-told = {
+result = {
     "argv": sys.argv[1:], "name": __name__, "file": __file__, "cwd": os.getcwd(), "first": sys.path[0],
     "environment": dict(os.environ), "stdin": sys.stdin.read(), "leads": os.getsid(0) == os.getpid(),
     "sigterm": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
     "blocked": sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))),
     "files": len(os.listdir("/proc/self/fd")),
 }
-print(json.dumps(told))
+print(json.dumps(result))
 """
 
 
@@ -260,7 +260,7 @@ def test_a_child_that_is_let_go_while_it_lives_leaves_no_socket_open() -> None:
     ours, its = socket.socketpair()
     child = warm.Child(1, ours)
     del child, ours  # an open one would be a ResourceWarning, and so an error
-    assert its.recv(1) == b""  # the other end is told
+    assert its.recv(1) == b""  # the other end learns it
     its.close()
 
 

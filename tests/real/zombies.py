@@ -245,30 +245,32 @@ def end_and_open(track: Track) -> None:
 def check(store: ObjectStore, run_id: str, old_code: int | None, newer_code: int | None) -> None:
     """Raise AssertionError unless the newer writer wrote all of its own, and no zombie anything."""
     records = list(read_records(store, run_track(run_id)))
-    told = "\n".join(f"{r.seq} {r.kind} a{r.attempt_id} {r.body.get('launch_id')}" for r in records)
+    shown = "\n".join(
+        f"{r.seq} {r.kind} a{r.attempt_id} {r.body.get('launch_id')}" for r in records
+    )
     state = run_fold.fold(records)  # refuses what a zombie would have written
     assert state is not None
     end = next(r.seq for r in records if r.kind is Kind.ATTEMPT_ENDED)
     zombies = [r for r in records if r.seq > end and r.body.get("launch_id") == "old"]
-    assert not zombies, told
-    assert newer_code == EXIT_DONE, f"the newer writer ended with {newer_code}\n{told}"
-    assert old_code in (EXIT_DONE, EXIT_FENCED), f"the old writer ended with {old_code}\n{told}"
+    assert not zombies, shown
+    assert newer_code == EXIT_DONE, f"the newer writer ended with {newer_code}\n{shown}"
+    assert old_code in (EXIT_DONE, EXIT_FENCED), f"the old writer ended with {old_code}\n{shown}"
     commits = Counter(c.ref.attempt_id for c in state.checkpoints)
-    assert commits[2] == COMMITS, told
-    assert (old_code == EXIT_DONE) == (commits[1] == COMMITS), told
+    assert commits[2] == COMMITS, shown
+    assert (old_code == EXIT_DONE) == (commits[1] == COMMITS), shown
     for checkpoint in state.checkpoints:
-        check_readable(store, checkpoint.ref, told)
+        check_readable(store, checkpoint.ref, shown)
 
 
-def check_readable(store: ObjectStore, ref: CheckpointRef, told: str) -> None:
+def check_readable(store: ObjectStore, ref: CheckpointRef, shown: str) -> None:
     """Raise AssertionError unless the manifest and every chunk that it names are whole."""
     manifest = store.get(manifest_key(ref))
-    assert manifest is not None, told
-    assert sha256_hex(manifest) == ref.manifest_sha256, told
+    assert manifest is not None, shown
+    assert sha256_hex(manifest) == ref.manifest_sha256, shown
     for key in json.loads(manifest)["chunks"]:
         chunk = store.get(key)
-        assert chunk is not None, f"{key} is missing\n{told}"
-        assert sha256_hex(chunk) == key.rpartition("/")[2], told
+        assert chunk is not None, f"{key} is missing\n{shown}"
+        assert sha256_hex(chunk) == key.rpartition("/")[2], shown
 
 
 def main(url: str, seed: int, rounds: int) -> None:

@@ -28,15 +28,15 @@ class Failure:
 
 
 def _read(line: str) -> Failure:
-    told = json.loads(line)
-    evidence = told["evidence"]
+    result = json.loads(line)
+    evidence = result["evidence"]
     log = evidence.pop("log_tail")
-    noisy = told["id"].startswith("noise")
+    noisy = result["id"].startswith("noise")
     return Failure(
-        id=told["id"],
+        id=result["id"],
         log=WARNINGS + log if noisy else log,
         more=evidence,
-        accept=tuple(told["accept"]),
+        accept=tuple(result["accept"]),
     )
 
 

@@ -41,7 +41,7 @@ def test_a_case_with_nothing_in_it_is_unknown_with_no_confidence(given: dict[str
 
 
 @pytest.mark.parametrize(
-    "told",
+    "fields",
     [
         {"log_tail": 5, "exit_code": "x", "signal": ["a"], "pod": "p", "events": "e", "xid": 3},
         {"log_tail": {"a": 1}, "exit_code": 1e99, "signal": 999, "slurm_state": {}},
@@ -49,14 +49,14 @@ def test_a_case_with_nothing_in_it_is_unknown_with_no_confidence(given: dict[str
         {"exit_code": True, "signal": False, "pods": 3, "kernel_lines": 7, "unheard_of": [1]},
     ],
 )
-def test_fields_of_another_shape_are_not_known(told: dict[str, Json]) -> None:
-    assert classify(evidence_of({"id": "a", "evidence": told})).reason == "unknown"
+def test_fields_of_another_shape_are_not_known(fields: dict[str, Json]) -> None:
+    assert classify(evidence_of({"id": "a", "evidence": fields})).reason == "unknown"
 
 
-@pytest.mark.parametrize("told", [{"exit_code": -9}, {"signal": "SIGKILL"}, {"signal": "kill"},
+@pytest.mark.parametrize("fields", [{"exit_code": -9}, {"signal": "SIGKILL"}, {"signal": "kill"},
                                   {"signal": 9}, {"exit_code": -9, "signal": "9"}])  # fmt: skip
-def test_a_signal_is_read_however_it_is_written(told: dict[str, Json]) -> None:
-    [rank] = evidence_of({"evidence": told}).ranks
+def test_a_signal_is_read_however_it_is_written(fields: dict[str, Json]) -> None:
+    [rank] = evidence_of({"evidence": fields}).ranks
     assert (rank.signal, rank.exit_code) == (SIGKILL, None)
 
 
@@ -171,7 +171,7 @@ def test_nesting_without_end_is_a_problem_of_its_line(path: Path) -> None:
     assert second.case == {"id": 1}
 
 
-def test_a_line_that_is_too_long_is_told_and_passed_over(
+def test_a_line_that_is_too_long_is_reported_and_passed_over(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(case_file, "LINE_BYTES_MAX", 20)
@@ -185,6 +185,6 @@ def test_an_empty_file_holds_no_case(path: Path) -> None:
     assert list(read_cases(path)) == []
 
 
-def test_a_file_that_is_not_there_is_told(path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported(path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"cases\.jsonl cannot be read"):
         list(read_cases(path))

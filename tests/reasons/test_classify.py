@@ -139,12 +139,12 @@ def test_each_end_by_slurm_has_its_reason(state: str) -> None:
 
 
 def test_kueue_takes_a_workload_away_as_a_preemption() -> None:
-    told = condition("WorkloadEvictedDueToPreempted", type="TerminationTarget")
-    assert classify(evidence(end(by=SIGKILL), conditions=(told,))).reason == "preempted"
+    notice = condition("WorkloadEvictedDueToPreempted", type="TerminationTarget")
+    assert classify(evidence(end(by=SIGKILL), conditions=(notice,))).reason == "preempted"
 
 
 @pytest.mark.parametrize(
-    ("killed_at", "told_at", "reason"),
+    ("killed_at", "notice_at", "reason"),
     [
         (40, 50, "host_oom"),  # the container was gone ten seconds before the condition
         (50, 50, "host_oom"),  # within one second: a container that is taken away says Error
@@ -154,11 +154,11 @@ def test_kueue_takes_a_workload_away_as_a_preemption() -> None:
     ],
 )
 def test_an_oom_before_the_disruption_stays_an_oom(
-    killed_at: float | None, told_at: float | None, reason: str
+    killed_at: float | None, notice_at: float | None, reason: str
 ) -> None:
     rank = end(code=137, second=killed_at, oom_killed=True)
-    told = condition("PreemptionByScheduler", second=told_at)
-    assert classify(evidence(rank, conditions=(told,))).reason == reason
+    notice = condition("PreemptionByScheduler", second=notice_at)
+    assert classify(evidence(rank, conditions=(notice,))).reason == reason
 
 
 def test_a_condition_after_every_end_is_not_why_they_ended() -> None:
@@ -274,7 +274,7 @@ SILENT = {
 
 
 @pytest.mark.parametrize("name", SILENT)
-def test_an_end_without_words_is_told_by_code_and_signal(name: str) -> None:
+def test_an_end_without_words_is_classified_by_code_and_signal(name: str) -> None:
     rank, reason = SILENT[name]
     verdict = classify(evidence(rank))
     assert verdict.reason == reason
@@ -442,6 +442,6 @@ def test_a_reason_of_a_newer_version_wants_a_look() -> None:
 def test_the_check_of_an_attempt_passes_warns_or_fails(
     reason: str, passed: bool, is_failure: bool
 ) -> None:
-    told = ending_check(TerminationReason(reason), "how it went.")
-    assert (told.passed, told.is_failure) == (passed, is_failure)
-    assert told.words.startswith(f"{reason}: ")
+    check = ending_check(TerminationReason(reason), "how it went.")
+    assert (check.passed, check.is_failure) == (passed, is_failure)
+    assert check.words.startswith(f"{reason}: ")

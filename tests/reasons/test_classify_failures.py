@@ -54,8 +54,8 @@ def test_what_a_terminal_or_a_collector_adds_changes_no_verdict(draws: int) -> N
     bar = "".join(f"\r{n}%|###   | {n}/100 [00:{n:02d}<01:00]" for n in range(60))
     for failure in ESTABLISHED * draws:
         first, second = rng.choice(PREFIXES), rng.choice(PREFIXES)
-        told = "\r\n".join(f"{first}{second}{line}\x1b[0m" for line in failure.log.splitlines())
-        found = classify(case(f"{bar}\r{told}\n"))
+        shown = "\r\n".join(f"{first}{second}{line}\x1b[0m" for line in failure.log.splitlines())
+        found = classify(case(f"{bar}\r{shown}\n"))
         assert (found.reason,) == failure.accept, (failure.id, first, second)
 
 

@@ -1,4 +1,4 @@
-"""Spikes and divergence of a loss: what is told, when, and how seldom for nothing."""
+"""Spikes and divergence of a loss: what is reported, when, and how seldom for nothing."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def curve(steps: int, *, seed: int, noise: str) -> Iterator[float]:
         yield base + deviation * z
 
 
-def told(watch: LossWatch, losses: Iterator[float]) -> list[Spike | Diverged]:
+def alerts(watch: LossWatch, losses: Iterator[float]) -> list[Spike | Diverged]:
     """What the watch tells of losses from step 1 on."""
     found = (watch.take(step, loss) for step, loss in enumerate(losses, start=1))
     return [each for each in found if each is not None]
 
 
-def test_a_spike_is_told_in_its_step_and_once() -> None:
+def test_a_spike_is_reported_in_its_step_and_once() -> None:
     losses = [*quiet(60), 5.0, 5.0, 5.0, *quiet(10, seed=1)]
-    (spike,) = told(LossWatch(Limits()), iter(losses))
+    (spike,) = alerts(LossWatch(Limits()), iter(losses))
     assert isinstance(spike, Spike)
     assert spike.step == 61
     assert spike.loss == 5.0
@@ -57,7 +57,7 @@ def test_a_spike_is_told_in_its_step_and_once() -> None:
 
 def test_a_loss_that_stays_up_has_diverged_since_its_first_step() -> None:
     losses = itertools.chain(quiet(60), itertools.repeat(5.0, 8))
-    spike, diverged = told(LossWatch(Limits(divergence_steps=8)), losses)
+    spike, diverged = alerts(LossWatch(Limits(divergence_steps=8)), losses)
     assert isinstance(spike, Spike)
     assert isinstance(diverged, Diverged)
     assert (diverged.step, diverged.onset_step) == (68, 61)
@@ -66,27 +66,27 @@ def test_a_loss_that_stays_up_has_diverged_since_its_first_step() -> None:
 def test_an_excursion_that_ends_in_time_is_no_divergence() -> None:
     one = [5.0] * 7
     losses = [*quiet(60), *one, *quiet(5, seed=1), *one]
-    found = told(LossWatch(Limits(divergence_steps=8)), iter(losses))
+    found = alerts(LossWatch(Limits(divergence_steps=8)), iter(losses))
     assert [type(each) for each in found] == [Spike, Spike]
 
 
 def test_a_falling_loss_and_a_first_one_are_nothing() -> None:
-    assert told(LossWatch(Limits()), iter([9.0, 900.0, *quiet(60), 0.01, 0.02])) == []
+    assert alerts(LossWatch(Limits()), iter([9.0, 900.0, *quiet(60), 0.01, 0.02])) == []
 
 
 def test_a_loss_that_hardly_varies_may_rise_by_a_few_percent() -> None:
     watch = LossWatch(Limits())
-    assert told(watch, iter([1.0] * 60 + [1.2] * 60)) == []
+    assert alerts(watch, iter([1.0] * 60 + [1.2] * 60)) == []
     assert isinstance(watch.take(121, 2.0), Spike)
 
 
 def test_zero_switches_one_or_both_off() -> None:
     losses = [*quiet(60), *[5.0] * 50]
-    (only,) = told(LossWatch(Limits(spike_z=0.0)), iter(losses))
+    (only,) = alerts(LossWatch(Limits(spike_z=0.0)), iter(losses))
     assert isinstance(only, Diverged)
-    (only,) = told(LossWatch(Limits(divergence_z=0.0)), iter(losses))
+    (only,) = alerts(LossWatch(Limits(divergence_z=0.0)), iter(losses))
     assert isinstance(only, Spike)
-    assert told(LossWatch(Limits(spike_z=0.0, divergence_z=0.0)), iter(losses)) == []
+    assert alerts(LossWatch(Limits(spike_z=0.0, divergence_z=0.0)), iter(losses)) == []
 
 
 def test_a_resumed_watch_goes_on_with_the_losses_of_the_checkpoint() -> None:
@@ -122,7 +122,7 @@ def test_realistic_curves_alarm_for_nothing_less_than_once_in_ten_thousand_steps
     found = [
         each
         for seed in range(4)
-        for each in told(LossWatch(Limits()), curve(5000, seed=SEED + seed, noise=noise))
+        for each in alerts(LossWatch(Limits()), curve(5000, seed=SEED + seed, noise=noise))
     ]
     assert len(found) <= 2, f"seed {SEED}"
     assert not any(isinstance(each, Diverged) for each in found), f"seed {SEED}"
@@ -137,7 +137,7 @@ def test_a_run_that_blows_up_is_found_at_the_right_step_whenever_it_happens() ->
             loss * 5 if step >= onset else loss
             for step, loss in enumerate(curve(onset + 60, seed=seed, noise="normal"), start=1)
         )
-        spike, diverged = told(LossWatch(limits), losses)[:2]
+        spike, diverged = alerts(LossWatch(limits), losses)[:2]
         assert isinstance(diverged, Diverged), f"seed {SEED}, {seed}"
         assert (spike.step, diverged.onset_step) == (onset, onset), f"seed {SEED}, {seed}"
         assert diverged.step == onset + limits.divergence_steps - 1

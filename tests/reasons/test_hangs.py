@@ -40,7 +40,7 @@ def beat(rank: int = 0, phase: Phase = Phase.COMPUTING, step: int = 12, **more: 
 
 
 def looks(watch: HangWatch, *beats: Beat, until_s: float, every_s: float = 1.0) -> float | None:
-    """Look at the same beats again and again; return when a hang was told."""
+    """Look at the same beats again and again; return when a hang was reported."""
     now = 0.0
     while now <= until_s:
         if watch.look(beats, now) is not None:
@@ -75,8 +75,8 @@ def test_a_beat_survives_its_bytes_and_torn_ones_are_none() -> None:
     ],
 )
 def test_the_limit_is_that_of_the_most_lenient_phase(beats: list[Beat], limit_s: int) -> None:
-    told_at = looks(HangWatch(HangLimits()), *beats, until_s=4000)
-    assert told_at == limit_s + 1
+    alarm_at = looks(HangWatch(HangLimits()), *beats, until_s=4000)
+    assert alarm_at == limit_s + 1
 
 
 def test_a_gang_that_moves_never_hangs() -> None:
@@ -87,11 +87,11 @@ def test_a_gang_that_moves_never_hangs() -> None:
 
 def test_one_rank_that_stays_behind_is_enough() -> None:
     watch = HangWatch(HangLimits())
-    told = None
+    alarm = None
     for second in range(100):
         ahead = beat(0, Phase.REPORTING, count=second)
-        told = told or watch.look([ahead, beat(1)], float(second))
-    assert told is not None
+        alarm = alarm or watch.look([ahead, beat(1)], float(second))
+    assert alarm is not None
 
 
 @pytest.mark.parametrize("phase", [Phase.EVALUATING, Phase.SAVING])
@@ -182,7 +182,7 @@ def test_the_finding_says_where_every_rank_stands() -> None:
 def test_the_verdict_on_a_hang_keeps_a_line_for_every_rank_and_the_first_is_its_root() -> None:
     hang = Hang(beats=(beat(0), beat(1)), stuck_s=61.0, limit_s=60.0)
     found = describe(hang, [StackDump(rank=0, text=IN_COLLECTIVE)])
-    told = condition(hangs.NO_STEP, type=hangs.CONDITION, message=found)
-    verdict = classify(evidence(conditions=(told,)))
+    alarm = condition(hangs.NO_STEP, type=hangs.CONDITION, message=found)
+    verdict = classify(evidence(conditions=(alarm,)))
     assert list(verdict.lines) == found.splitlines()
     assert verdict.root_message == found.splitlines()[0]

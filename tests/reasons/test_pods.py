@@ -37,17 +37,17 @@ def waiting(reason: str, message: str = "") -> dict[str, Json]:
 
 
 def status(
-    *states: Json, told: tuple[str, str] | None = None, second: int = 20, **more: Any
+    *states: Json, disruption: tuple[str, str] | None = None, second: int = 20, **more: Any
 ) -> dict[str, Json]:
-    """Return a pod's status, with a DisruptionTarget of `told` at `second`."""
+    """Return a pod's status, with a DisruptionTarget of `disruption` at `second`."""
     conditions: list[Json] = [{"type": "PodScheduled", "status": "True"}]
-    if told is not None:
+    if disruption is not None:
         conditions.append(
             {
                 "type": "DisruptionTarget",
                 "status": "True",
-                "reason": told[0],
-                "message": told[1],
+                "reason": disruption[0],
+                "message": disruption[1],
                 "lastTransitionTime": f"{MINUTE}{second:02d}Z",
             }
         )
@@ -66,30 +66,36 @@ PENDING = {
 
 HISTORIES: dict[str, tuple[list[Json], str]] = {
     "preempted, and killed after its grace": (
-        watch(status(RUNNING), status(terminated(137), told=PREEMPTED)),
+        watch(status(RUNNING), status(terminated(137), disruption=PREEMPTED)),
         "preempted",
     ),
     "preempted, and ended with 0": (
-        watch(status(RUNNING, told=PREEMPTED), status(terminated(0, "Completed"), told=PREEMPTED)),
+        watch(
+            status(RUNNING, disruption=PREEMPTED),
+            status(terminated(0, "Completed"), disruption=PREEMPTED),
+        ),
         "preempted",
     ),
     "preempted, the condition seen once and gone from the last event": (
-        watch(status(RUNNING, told=PREEMPTED), status(terminated(143))),
+        watch(status(RUNNING, disruption=PREEMPTED), status(terminated(143))),
         "preempted",
     ),
-    "drained": (watch(status(terminated(137), told=DRAINED)), "node_drained"),
-    "low memory, told after the container had ended": (
-        watch(status(terminated(137, second=10), told=LOW_MEMORY, second=50)),
+    "drained": (watch(status(terminated(137), disruption=DRAINED)), "node_drained"),
+    "low memory, reported after the container had ended": (
+        watch(status(terminated(137, second=10), disruption=LOW_MEMORY, second=50)),
         "host_oom",
     ),
     "out of memory before it was preempted": (
-        watch(status(terminated(137, "OOMKilled", 10), told=PREEMPTED, second=40)),
+        watch(status(terminated(137, "OOMKilled", 10), disruption=PREEMPTED, second=40)),
         "host_oom",
     ),
     "out of memory": (watch(status(terminated(137, "OOMKilled"))), "host_oom"),
     "a child out of memory, exit code 7": (watch(status(terminated(7, "OOMKilled"))), "host_oom"),
     "a child out of memory, exit code 0": (watch(status(terminated(0, "OOMKilled"))), "host_oom"),
-    "a lost node, its pod running still": (watch(status(RUNNING, told=TAINTED)), "node_failure"),
+    "a lost node, its pod running still": (
+        watch(status(RUNNING, disruption=TAINTED)),
+        "node_failure",
+    ),
     "an image that is not there": (
         watch(status(waiting("ImagePullBackOff", "Back-off pulling image"), phase="Pending")),
         "image_pull",

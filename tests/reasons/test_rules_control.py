@@ -17,14 +17,16 @@ from tracks_dagster.reasons.rules.control import blamed_rank
 
 
 def verdict(condition_type: str, reason: str, message: str, *ranks: RankEnd) -> str:
-    told = Condition(
+    result = Condition(
         type=condition_type,
         reason=reason,
         message=message,
         at="2026-11-21T02:00:00.000000Z",
         source="kubernetes",
     )
-    evidence = Evidence(run_id="r-1", attempt_id=1, launch_id=None, ranks=ranks, conditions=(told,))
+    evidence = Evidence(
+        run_id="r-1", attempt_id=1, launch_id=None, ranks=ranks, conditions=(result,)
+    )
     return str(classify(evidence).reason)
 
 

@@ -64,7 +64,7 @@ def test_every_error_is_listed_with_its_line(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "problem"),
     [
         (b"- name: a\n  reason: [\n", "line 3: it is not YAML"),
         (b"a: 1\n", "line 1: a: 'a' is not a key; there are: rules"),
@@ -82,13 +82,13 @@ def test_every_error_is_listed_with_its_line(path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_rules_file_is_refused(path: Path, data: bytes, told: str) -> None:
+def test_what_is_no_rules_file_is_refused(path: Path, data: bytes, problem: str) -> None:
     path.write_bytes(data)
     with pytest.raises(InvalidInput) as caught:
         read_rules(path)
-    assert told in str(caught.value)
+    assert problem in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_told(path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported(path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"rules\.yaml cannot be read"):
         read_rules(path)

@@ -97,8 +97,8 @@ def test_a_rule_looks_where_it_says(where: str, found: str) -> None:
         "k": evidence(end(code=1), kernel_lines=(EVICTED,)),
         "c": evidence(end(code=1), conditions=(condition("Odd", type="Event", message=EVICTED),)),
     }
-    told = {key for key, given in places.items() if classify(given, table).reason == "hang"}
-    assert told == set(found)
+    shown = {key for key, given in places.items() if classify(given, table).reason == "hang"}
+    assert shown == set(found)
 
 
 def test_the_version_names_the_rules_and_changes_with_what_they_say() -> None:
@@ -133,12 +133,12 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("told", REFUSED)
-def test_a_rule_that_cannot_hold_is_refused_with_its_line(told: str) -> None:
+@pytest.mark.parametrize("shown", REFUSED)
+def test_a_rule_that_cannot_hold_is_refused_with_its_line(shown: str) -> None:
     with pytest.raises(InvalidInput, match="1 error") as caught:
-        rules(LUSTRE | {"name": "first"}, REFUSED[told])
+        rules(LUSTRE | {"name": "first"}, REFUSED[shown])
     assert "line 2: " in str(caught.value)
-    assert told in str(caught.value)
+    assert shown in str(caught.value)
 
 
 def test_all_errors_are_listed() -> None:

@@ -183,7 +183,7 @@ def test_a_ledger_that_lags_behind_the_ranks_is_no_finding(
     assert findings(store, ledger) == []
 
 
-def test_a_lost_ledger_is_told_for_every_track(
+def test_a_lost_ledger_is_reported_for_every_track(
     whole: Story, store: FakeObjectStore, tmp_path: Path
 ) -> None:
     found = findings(store, open_ledger(f"sqlite:///{tmp_path}/another.db"))
@@ -193,7 +193,7 @@ def test_a_lost_ledger_is_told_for_every_track(
     }
 
 
-def test_a_lost_store_is_told_by_the_ledger(whole: Story, ledger: Ledger) -> None:
+def test_a_lost_store_is_found_by_the_ledger(whole: Story, ledger: Ledger) -> None:
     found = findings(FakeObjectStore(), ledger)
     assert len(found) == 3
     assert "the store has no such track" in found[0].meaning

@@ -18,7 +18,7 @@ class FakeArchive:
 
     def __init__(self, members: dict[str, bytes]) -> None:
         self.members = dict(members)
-        self.told: dict[str, str] | None = {n: sha256_hex(d) for n, d in members.items()}
+        self.digests: dict[str, str] | None = {n: sha256_hex(d) for n, d in members.items()}
 
     def names(self) -> list[str]:
         return sorted((*self.members, "MANIFEST.json"))
@@ -27,7 +27,7 @@ class FakeArchive:
         return self.members.get(name)
 
     def manifest(self) -> ArchiveManifest:
-        if self.told is None:
+        if self.digests is None:
             raise StoreUnsuitable("It has no MANIFEST.json.")
         return ArchiveManifest(
             format=ARCHIVE_FORMAT,
@@ -37,12 +37,12 @@ class FakeArchive:
             policy_versions=(),
             package_version="0",
             left_out=(),
-            members=self.told,
+            members=self.digests,
         )
 
 
 def _no_manifest(archive: FakeArchive) -> None:
-    archive.told = None
+    archive.digests = None
 
 
 CHANGED: dict[K, tuple[Callable[[FakeArchive], object], str]] = {
@@ -54,7 +54,7 @@ CHANGED: dict[K, tuple[Callable[[FakeArchive], object], str]] = {
 
 
 @pytest.mark.parametrize("kind", CHANGED)
-def test_an_archive_that_was_changed_is_told_member_by_member(kind: K) -> None:
+def test_an_archive_that_was_changed_is_reported_member_by_member(kind: K) -> None:
     archive = FakeArchive({"one": b"1", "two": b"2"})
     assert list(check_archive(archive)) == []
     change, meaning = CHANGED[kind]

@@ -289,9 +289,9 @@ def test_what_was_tampered_with_is_named_with_its_meaning_and_what_to_do(
     tamper, meaning, to_do = TAMPERED[kind]
     tamper(world)
     found = world.findings()
-    told = [finding for finding in found if finding.kind is kind]
-    assert told, [finding.kind for finding in found]
-    assert any(meaning in finding.meaning and to_do in finding.to_do for finding in told), told
+    answer = [finding for finding in found if finding.kind is kind]
+    assert answer, [finding.kind for finding in found]
+    assert any(meaning in finding.meaning and to_do in finding.to_do for finding in answer), answer
     for finding in found:
         assert finding.where
         assert finding.meaning.endswith(".")
@@ -457,16 +457,16 @@ def test_a_record_of_which_no_rows_can_be_made_is_named(
     assert "KeyError: 'a value that nobody thought of'" in found[0].meaning
 
 
-def test_times_and_nothing_are_told_as_people_write_them(world: World) -> None:
+def test_times_and_nothing_are_written_as_people_write_them(world: World) -> None:
     world.sql("update attempt_facts set closed_us = null where run_id = 'gpt-story'")
     world.sql(
         "update training_runs set declared_at = '2026-02-03T04:05:06.000000Z' where run_id = 'large'"
     )
-    told = " ".join(finding.meaning for finding in world.findings())
-    assert "has closed_us nothing; the records give 2026-01-31T" in told
-    assert "has declared_at 2026-02-03T04:05:06.000000Z" in told
-    assert "datetime" not in told
-    assert "None" not in told
+    answer = " ".join(finding.meaning for finding in world.findings())
+    assert "has closed_us nothing; the records give 2026-01-31T" in answer
+    assert "has declared_at 2026-02-03T04:05:06.000000Z" in answer
+    assert "datetime" not in answer
+    assert "None" not in answer
 
 
 def test_a_record_that_cannot_be_read_says_once_that_those_before_it_hold(world: World) -> None:
@@ -476,7 +476,9 @@ def test_a_record_that_cannot_be_read_says_once_that_those_before_it_hold(world:
     assert f"{broken.meaning} {broken.to_do}".count("still hold") == 1
 
 
-def test_a_time_in_the_ledger_that_is_none_is_told_beside_all_other_findings(world: World) -> None:
+def test_a_time_in_the_ledger_that_is_not_one_is_reported_beside_all_other_findings(
+    world: World,
+) -> None:
     world.sql("update training_runs set declared_at = 'soon' where run_id = 'large'")
     world.store.put(world.key("attempts/2/", "/chunks/"), b"other weights")
     found = world.findings()
@@ -495,7 +497,7 @@ def test_a_ledger_that_cannot_be_read_any_more_loses_no_finding_of_the_store(
     assert found >= {K.LEDGER_UNREADABLE, K.CHECKPOINT_CORRUPT}
 
 
-def test_a_number_that_is_no_time_is_told_as_it_is(world: World) -> None:
+def test_a_number_that_is_not_a_time_is_shown_as_it_is(world: World) -> None:
     world.sql(f"update attempt_facts set closed_us = {10**18} where run_id = 'gpt-story'")
     assert any(f"has closed_us {10**18}" in finding.meaning for finding in world.findings())
 
@@ -509,7 +511,7 @@ def test_what_a_newer_version_wrote_is_neither_damage_nor_a_reason_to_restore(wo
 
 
 @pytest.mark.parametrize("behind", [1, 2])
-def test_a_broken_chain_behind_a_newer_record_is_told_as_one(behind: int, world: World) -> None:
+def test_a_broken_chain_behind_a_newer_record_is_reported_as_one(behind: int, world: World) -> None:
     _append_newer(world, count=4)
     seq = len(world.story.history.records) + behind
     world.edit(log_key(run_track(RUN_ID), seq), b"lunch", b"break")
@@ -524,7 +526,7 @@ def test_an_edited_kind_is_an_edited_record_and_no_newer_version(world: World) -
     assert found == [K.RECORD_BROKEN, K.LEDGER_REMEMBERS_MORE]
 
 
-def test_an_edited_kind_of_the_last_record_is_told_by_the_ledgers_memory(world: World) -> None:
+def test_an_edited_kind_of_the_last_record_is_found_by_the_ledgers_memory(world: World) -> None:
     world.edit(_last(world.story.history), b'"kind":"', b'"kind":"x')
     found = [f.kind for f in world.findings()]
     assert found == [K.RECORD_EDITED, K.LEDGER_REMEMBERS_MORE]

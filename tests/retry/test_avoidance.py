@@ -84,7 +84,7 @@ def test_the_next_attempt_begins_without_what_was_avoided_and_keeps_its_own() ->
     assert tried_by(history.state, history.state.attempts[0]).compute == CLUSTER
 
 
-def test_where_every_known_node_is_excluded_a_person_is_told() -> None:
+def test_where_every_known_node_is_excluded_a_person_is_alerted() -> None:
     assert no_node_left(OWN, {"n-1", "n-9"}) is None
     assert no_node_left(OWN, set()) is None
     alert = no_node_left(OWN, {"n-9"})

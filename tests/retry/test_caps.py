@@ -126,7 +126,7 @@ def test_the_time_of_a_stage_counts_the_devices_that_a_place_gave() -> None:
     assert over_stage_time(history.state, history.at) is not None
 
 
-def test_a_device_without_a_price_is_told_and_guessed_at_by_nobody() -> None:
+def test_a_device_without_a_price_is_named_and_its_price_never_guessed() -> None:
     other = Prices(currency="USD", per_device_hour={"H100": 3.6})
     cost = cost_of(run().state, other, run().at)
     assert (cost.amount, cost.unpriced_s) == (0.0, 1000.0)

@@ -64,7 +64,7 @@ def test_what_one_of_the_two_does_not_tell_is_not_compared() -> None:
     assert differences({}, SAVED) == ()
 
 
-def test_refused_and_said_are_told_apart_and_named_with_both_values() -> None:
+def test_refused_and_said_are_distinguished_and_named_with_both_values() -> None:
     different = differences(SAVED, {**SAVED, "torch": "2.13.0+cpu", "code_sha256": "f" * 64})
     judgement = judge(different, DEFAULT_POLICY.environment)
     assert format_differences(judgement.refused) == "torch 2.12.0+cpu → 2.13.0+cpu"

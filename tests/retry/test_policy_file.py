@@ -321,7 +321,7 @@ def test_what_cannot_hold_is_refused_in_words(text: str, words: str) -> None:
     assert problem.line == 1
 
 
-def test_every_error_is_told_with_its_own_line() -> None:
+def test_every_error_is_reported_with_its_own_line() -> None:
     text = """\
 reasons:
   node_failure:
@@ -343,7 +343,9 @@ other: 3
     assert lines_of(text) == [3, 4, 5, 6, 9, 12, 13, 15, 16]
 
 
-def test_two_values_that_hold_alone_but_not_together_are_told_with_the_line_of_their_row() -> None:
+def test_two_values_that_hold_alone_but_not_together_are_reported_with_the_line_of_their_row() -> (
+    None
+):
     _, [problem] = read("reasons:\n  hang:\n    backoff: 9min\n    backoff_max: 8min\n")
     assert (problem.line, "grows from 540 s" in problem.words) == (2, True)
     assert good("reasons: {hang: {backoff: 20min, backoff_max: 1h}}").rule(R.HANG).backoff_s == 1200
@@ -402,7 +404,7 @@ def test_the_rule_on_nodes_is_read() -> None:
         ("nodes: 3", 1, "keys with values"),
     ],
 )
-def test_what_is_wrong_with_the_rule_on_nodes_is_told_with_its_line(
+def test_what_is_wrong_with_the_rule_on_nodes_is_reported_with_its_line(
     text: str, line: int, words: str
 ) -> None:
     [problem] = read(text)[1]

@@ -166,7 +166,7 @@ def test_of_a_gang_on_several_nodes_only_the_one_to_blame_is_left() -> None:
     assert leave_node(left.tried, gang, "node-1").changes == ()
 
 
-def test_what_has_no_memory_to_grow_is_told_what_to_do() -> None:
+def test_what_has_no_memory_to_grow_is_answered_with_what_to_do() -> None:
     local = Tried(config={"loader_workers": 0}, compute=ComputeRequest())
     nothing = give_more_memory(local, declared=ComputeRequest(), growth=1.5, growth_max=4.0)
     assert isinstance(nothing, NothingToChange)

@@ -119,7 +119,7 @@ def test_the_second_leaves_the_window_out_and_the_third_halves_the_learning_rate
     assert isinstance(answer(ended(history, onset=60)), Refuse)  # 3 in 10 000 steps
 
 
-def test_a_repeat_that_ends_elsewhere_is_told_apart() -> None:
+def test_a_repeat_that_ends_elsewhere_is_distinguished() -> None:
     history = ended(saved(10, 20), onset=25)
     retried(history)
     second = retried(ended(history, onset=28))
@@ -199,7 +199,7 @@ def test_a_branch_with_nowhere_to_go_back_to_is_refused() -> None:
     assert "and r-0@20 (attempt 2) is not in that run's track" in decision.decision
 
 
-def test_what_a_rollback_only_passes_over_is_told_apart_from_what_is_tainted() -> None:
+def test_what_a_rollback_only_passes_over_is_distinguished_from_what_is_tainted() -> None:
     history = saved(10, 20, 30, 40)
     retried(ended(history, 35))
     retried(ended(history.commit(33), 35))

@@ -53,7 +53,7 @@ def tracks_on(store: FakeObjectStore, clock: FakeClock) -> Tracks:
     return Tracks(store, now=clock, new_uid=SequentialUids(), project=lambda name: None)
 
 
-def told(store: FakeObjectStore, clock: FakeClock) -> list[tuple[str, Mapping[str, Json]]]:
+def appended(store: FakeObjectStore, clock: FakeClock) -> list[tuple[str, Mapping[str, Json]]]:
     """What was appended since: (kind, body)."""
     records = tracks_on(store, clock).records(run_track("r-1"))
     written = len(diverged().records)
@@ -80,7 +80,7 @@ def stored(clock: FakeClock, **dying: Any) -> DyingStore:
 def test_the_quarantines_come_first_newest_first_and_then_the_attempt(clock: FakeClock) -> None:
     store = stored(clock)
     assert settled(store, clock) == "opened"
-    kinds = [kind for kind, _ in told(store, clock)]
+    kinds = [kind for kind, _ in appended(store, clock)]
     assert kinds == ["checkpoint_quarantined"] * 3 + ["attempt_opened"]
     state = tracks_on(store, clock).run("r-1")
     assert [c.ref.step for c in state.checkpoints if c.quarantined] == [40, 50, 60]
@@ -88,8 +88,8 @@ def test_the_quarantines_come_first_newest_first_and_then_the_attempt(clock: Fak
     assert opened.resume == state.resumes_from
     assert opened.resume is not None
     assert opened.resume.step == 30
-    assert {body["by"] for _, body in told(store, clock)[:3]} == {WATCH_ATTEMPTS}
-    assert "numbers went wrong at step 35" in told(store, clock)[0][1]["why"]
+    assert {body["by"] for _, body in appended(store, clock)[:3]} == {WATCH_ATTEMPTS}
+    assert "numbers went wrong at step 35" in appended(store, clock)[0][1]["why"]
     quarantined = {c.quarantined_seq for c in state.checkpoints if c.quarantined}
     assert quarantined <= set(opened.counted_seqs)
 
@@ -105,7 +105,7 @@ def test_a_crash_at_any_append_comes_to_the_same_track(
     with pytest.raises(Killed):
         settled(dying, clock)
     settled(dying, clock)
-    assert told(dying, clock) == told(calm, clock)
+    assert appended(dying, clock) == appended(calm, clock)
     assert settled(dying, clock) == "waiting"
 
 
@@ -126,7 +126,7 @@ def test_two_sensors_at_once_quarantine_and_open_once(clock: FakeClock) -> None:
 
     tracks = Meddling(store, now=clock, new_uid=SequentialUids(), project=lambda name: None)
     settled_run(tracks, "r-1", reasons=None, decided_by=WATCH_ATTEMPTS, policy=DEFAULT_POLICY)
-    assert told(store, clock) == told(calm, clock)
+    assert appended(store, clock) == appended(calm, clock)
 
 
 def test_a_persons_retry_does_not_resume_from_after_the_onset(clock: FakeClock) -> None:

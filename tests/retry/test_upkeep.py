@@ -37,7 +37,7 @@ class Slow(FakeObjectStore):
         return super().get(key, bytes_max)
 
 
-def told(store: FakeObjectStore) -> None:
+def write_tracks(store: FakeObjectStore) -> None:
     for number in range(COUNT):
         History(f"r-{number:02d}").declare().open().write_to(store)
     DatasetHistory().declare().commit().write_to(store)
@@ -45,7 +45,7 @@ def told(store: FakeObjectStore) -> None:
 
 def test_a_scan_of_many_tracks_is_cut_and_comes_to_its_end_over_ticks(ledger: Ledger) -> None:
     store = Slow()
-    told(store)
+    write_tracks(store)
     projector = Projector(store, ledger)
     part = TickPart(
         name="scan",
@@ -79,7 +79,7 @@ def test_a_run_whose_name_continues_anothers_is_not_left_out(ledger: Ledger) -> 
 
 def test_a_track_that_cannot_be_taken_in_does_not_keep_those_after_it(ledger: Ledger) -> None:
     store = Slow()
-    told(store)
+    write_tracks(store)
     store.put(log_key("runs/r-03", 0), b"no record")
     after, problems = None, []
     for _ in range(COUNT):
@@ -95,7 +95,7 @@ def test_a_track_that_cannot_be_taken_in_does_not_keep_those_after_it(ledger: Le
 
 def test_a_store_that_cannot_be_reached_is_asked_again_where_the_scan_was(ledger: Ledger) -> None:
     store = FakeObjectStore()
-    told(store)
+    write_tracks(store)
     store.fail("get", 60, Fault.FAILS)
     first = Projector(store, ledger).scan_part(None, seconds=lambda: 0.0)
     assert (first.is_done, len(first.problems)) == (False, 1)

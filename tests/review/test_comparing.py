@@ -55,7 +55,7 @@ def score(seed: int = 7, loss: float = 2.5, **changes: Any) -> Score:
 
 
 def test_only_what_differs_is_shown_of_config_code_environment_and_place() -> None:
-    told = compare(
+    result = compare(
         side(),
         side(
             "r-1/a02",
@@ -64,14 +64,14 @@ def test_only_what_differs_is_shown_of_config_code_environment_and_place() -> No
             environment={"python": "3.11", "torch": "2.6", "numpy": "2.1"},
         ),
     )
-    assert told.config == (
+    assert result.config == (
         Difference(name="lr", a=0.003, b=0.001),
         Difference(name="layers", a=None, b=4),
     )
-    assert told.code == (Difference(name="dirty", a=False, b=True),)
-    assert [line.name for line in told.environment] == ["torch", "numpy"]
-    assert told.placement == ()
-    assert told.refused == ()
+    assert result.code == (Difference(name="dirty", a=False, b=True),)
+    assert [line.name for line in result.environment] == ["torch", "numpy"]
+    assert result.placement == ()
+    assert result.refused == ()
 
 
 # What the order of samples gives both: (changes of A, changes of B) → samples, why begins with.
@@ -125,11 +125,11 @@ SHARED: dict[str, tuple[dict[str, Any], dict[str, Any], int, str]] = {
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_the_common_prefix_of_data_is_told_with_the_reason(name: str) -> None:
+def test_the_common_prefix_of_data_is_reported_with_the_reason(name: str) -> None:
     a, b, samples, why = SHARED[name]
-    for told in (compare(side(**a), side(**b)), compare(side(**b), side(**a))):
-        assert told.shared_data.samples == samples
-        assert told.shared_data.why.startswith(why)
+    for result in (compare(side(**a), side(**b)), compare(side(**b), side(**a))):
+        assert result.shared_data.samples == samples
+        assert result.shared_data.why.startswith(why)
 
 
 def test_what_a_common_ancestor_consumed_is_shared_whatever_came_after() -> None:
@@ -142,17 +142,17 @@ def test_what_a_common_ancestor_consumed_is_shared_whatever_came_after() -> None
         descent=(ref(60, run_id="b-1"), ref(20), ref(10)),
         ancestor_cursors=cursors,
     )
-    told = compare(a, b)
-    assert told.descent.ancestor == ref(20)
-    assert (told.descent.a_steps, told.descent.b_steps) == (20, 40)
-    assert told.shared_data.samples == 480
-    assert "both descend from" in told.shared_data.why
+    result = compare(a, b)
+    assert result.descent.ancestor == ref(20)
+    assert (result.descent.a_steps, result.descent.b_steps) == (20, 40)
+    assert result.shared_data.samples == 480
+    assert "both descend from" in result.shared_data.why
 
 
 def test_two_that_share_no_checkpoint_have_no_ancestor() -> None:
-    told = compare(side(descent=(ref(40),)), side(descent=(ref(40, run_id="r-2"),)))
-    assert told.descent.ancestor is None
-    assert told.descent.a_steps is None
+    result = compare(side(descent=(ref(40),)), side(descent=(ref(40, run_id="r-2"),)))
+    assert result.descent.ancestor is None
+    assert result.descent.a_steps is None
 
 
 # --- metrics --------------------------------------------------------------------------------------
@@ -188,23 +188,23 @@ REFUSED: dict[str, tuple[list[Score], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_was_not_measured_alike_is_refused_with_the_reason_and_no_value(name: str) -> None:
     others, label = REFUSED[name]
-    told = compare(side(scores=(score(),)), side("r-1/a02", scores=tuple(others)))
-    [line] = told.evals
+    result = compare(side(scores=(score(),)), side("r-1/a02", scores=tuple(others)))
+    [line] = result.evals
     assert (line.label, line.a, line.b, line.difference) == (label, None, None, None)
-    assert told.refused == (f"heldout-loss: {label}.",)
+    assert result.refused == (f"heldout-loss: {label}.",)
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_forced_it_is_shown_with_the_reason_on_its_line(name: str) -> None:
     others, label = REFUSED[name]
-    told = compare(side(scores=(score(),)), side(scores=tuple(others)), is_forced=True)
-    [line] = told.evals
+    result = compare(side(scores=(score(),)), side(scores=tuple(others)), is_forced=True)
+    [line] = result.evals
     assert line.label == label
     assert line.a is not None
     assert line.b is not None
     assert line.difference == 0.0
     assert line.is_within_spread is None
-    assert told.refused == ()
+    assert result.refused == ()
 
 
 def test_of_what_may_not_be_compared_nothing_is_said_about_its_size() -> None:
@@ -217,11 +217,11 @@ def test_of_what_may_not_be_compared_nothing_is_said_about_its_size() -> None:
 
 
 def test_an_eval_that_only_one_has_is_shown_and_nothing_is_refused() -> None:
-    told = compare(side(scores=(score(),)), side())
-    [line] = told.evals
+    result = compare(side(scores=(score(),)), side())
+    [line] = result.evals
     assert line.a is not None
     assert (line.b, line.difference, line.label) == (None, None, "")
-    assert told.refused == ()
+    assert result.refused == ()
 
 
 def test_several_seeds_are_averaged_over_those_that_both_have_with_their_spread() -> None:
@@ -239,7 +239,7 @@ def test_several_seeds_are_averaged_over_those_that_both_have_with_their_spread(
     assert "evaluated with seeds 1, 2, 3 and 1, 2, 9" in line.remark
 
 
-def test_a_difference_beyond_what_seeds_make_is_told() -> None:
+def test_a_difference_beyond_what_seeds_make_is_reported() -> None:
     a = [score(seed=n, loss=1.0 + n / 100) for n in range(4)]
     b = [score(seed=n, loss=2.0 + n / 100) for n in range(4)]
     [line] = compare_scores(a, b)

@@ -56,25 +56,25 @@ def evaluated(history: History, *, seed: int = 7, **changes: Any) -> History:
 
 
 def test_two_attempts_of_a_run_are_compared(whole: Story, tracks: Tracks) -> None:
-    told = compared(tracks, f"{RUN_ID}/a01", f"{RUN_ID}/a03")
-    steps = {line.name: (line.a, line.b) for line in told.steps}
+    result = compared(tracks, f"{RUN_ID}/a01", f"{RUN_ID}/a03")
+    steps = {line.name: (line.a, line.b) for line in result.steps}
     assert steps["last_step"] == (23, 40)
     assert steps["kept"] == (20, 10)
     assert steps["ended_as"] == ("preempted", "completed")
-    assert {line.name for line in told.config} == {"micro_batch", "accumulation"}
-    ancestor = told.descent.ancestor
+    assert {line.name for line in result.config} == {"micro_batch", "accumulation"}
+    ancestor = result.descent.ancestor
     assert ancestor is not None
-    assert (ancestor.step, told.descent.a_steps, told.descent.b_steps) == (20, 3, 20)
-    assert told.shared_data.samples == 480
+    assert (ancestor.step, result.descent.a_steps, result.descent.b_steps) == (20, 3, 20)
+    assert result.shared_data.samples == 480
 
 
 def test_a_checkpoint_descends_from_those_of_its_own_attempt_before_it(
     whole: Story, tracks: Tracks
 ) -> None:
-    told = compared(tracks, f"{RUN_ID}@10", f"{RUN_ID}@20")
-    assert told.descent.ancestor is not None
-    assert told.descent.ancestor.step == 10
-    assert (told.descent.a_steps, told.descent.b_steps) == (0, 10)
+    result = compared(tracks, f"{RUN_ID}@10", f"{RUN_ID}@20")
+    assert result.descent.ancestor is not None
+    assert result.descent.ancestor.step == 10
+    assert (result.descent.a_steps, result.descent.b_steps) == (0, 10)
 
 
 def test_a_branch_and_its_source_share_what_it_branched_from(
@@ -85,9 +85,9 @@ def test_a_branch_and_its_source_share_what_it_branched_from(
     branch = History("b-1").declare(branched_from=at_20).open().place().restore().commit(60)
     for history in (source.end("completed", last_step=40), branch):
         history.write_to(store)
-    told = compared(tracks, "r-1@40", "b-1@60")
-    assert told.descent.ancestor == at_20
-    assert (told.descent.a_steps, told.descent.b_steps) == (20, 40)
+    result = compared(tracks, "r-1@40", "b-1@60")
+    assert result.descent.ancestor == at_20
+    assert (result.descent.a_steps, result.descent.b_steps) == (20, 40)
     assert compared(tracks, "r-1/a01", "b-1/a01").descent.ancestor == at_20
 
 
@@ -95,18 +95,18 @@ def test_a_source_that_is_gone_ends_the_descent(tracks: Tracks, store: FakeObjec
     source = History("r-1").declare().open().place().restore().commit(20)
     branch = History("b-1").declare(branched_from=source.state.checkpoints[0].ref)
     branch.open().place().restore().commit(30).commit(40).write_to(store)
-    told = compared(tracks, "b-1@30", "b-1@40")
-    assert told.descent.ancestor is not None
-    assert told.descent.ancestor.step == 30
+    result = compared(tracks, "b-1@30", "b-1@40")
+    assert result.descent.ancestor is not None
+    assert result.descent.ancestor.step == 30
 
 
 def test_a_manifest_names_a_checkpoint_whoever_made_it(
     whole: Story, tracks: Tracks, ledger: Ledger
 ) -> None:
     first, last = (whole.history.state.checkpoints[i].ref.manifest_sha256 for i in (0, -1))
-    told = compare_named(tracks, lambda: ledger, first, last[:16])
-    assert told.a == f"{RUN_ID}@10 (attempt 1)"
-    assert told.b == f"{RUN_ID}@40 (attempt 3)"
+    result = compare_named(tracks, lambda: ledger, first, last[:16])
+    assert result.a == f"{RUN_ID}@10 (attempt 1)"
+    assert result.b == f"{RUN_ID}@40 (attempt 3)"
     with pytest.raises(UnknownRun, match="No committed checkpoint has a manifest"):
         compare_named(tracks, lambda: ledger, "f" * 64, last)
 
@@ -118,12 +118,12 @@ def test_evals_of_another_version_or_snapshot_are_refused_and_the_rest_is_shown(
     evaluated(history).commit(40)
     other = SnapshotRef(dataset=HELDOUT.dataset, snapshot_id="1" * 64)
     evaluated(history, suite_version="2", snapshot=other).write_to(store)
-    told = compared(tracks, "r-1@20", "r-1@40")
-    [refused] = told.refused
+    result = compared(tracks, "r-1@20", "r-1@40")
+    [refused] = result.refused
     assert "suite v1 against v2" in refused
     assert "eval snapshot" in refused
-    assert told.evals[0].a is None
-    assert {line.name: line.b for line in told.steps}["step"] == 40
+    assert result.evals[0].a is None
+    assert {line.name: line.b for line in result.steps}["step"] == 40
     forced = compared(tracks, "r-1@20", "r-1@40", is_forced=True)
     assert forced.evals[0].b is not None
     assert "suite v1 against v2" in forced.evals[0].label

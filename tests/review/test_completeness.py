@@ -34,8 +34,8 @@ def score(
     )
 
 
-def absences(told: Completeness) -> dict[str, str | None]:
-    return {each.name: each.absence for each in told.fields if not each.is_recorded}
+def absences(result: Completeness) -> dict[str, str | None]:
+    return {each.name: each.absence for each in result.fields if not each.is_recorded}
 
 
 def trained() -> History:
@@ -43,11 +43,11 @@ def trained() -> History:
 
 
 def test_a_closed_attempt_has_every_field_but_what_a_first_one_does_not_spend() -> None:
-    told = score(trained().end("preempted", last_step=12))
-    assert absences(told) == {"budget debit": facts.FIRST_ATTEMPT.name}
-    assert told.recorded_count == len(told.fields) - 1
-    assert told.gaps == ()
-    assert told.sentence == (
+    result = score(trained().end("preempted", last_step=12))
+    assert absences(result) == {"budget debit": facts.FIRST_ATTEMPT.name}
+    assert result.recorded_count == len(result.fields) - 1
+    assert result.gaps == ()
+    assert result.sentence == (
         "29 of 30 fields are recorded; not budget debit: a first attempt spends nothing from the "
         "retry budget"
     )
@@ -60,17 +60,17 @@ def test_a_retry_with_its_debit_is_whole() -> None:
 
 
 def test_an_open_attempt_says_of_its_end_that_it_is_to_come() -> None:
-    told = absences(score(trained(), is_journal_whole=False))
+    result = absences(score(trained(), is_journal_whole=False))
     for name in ("termination reason", "evidence", "device seconds", "ended at"):
-        assert told[name] == facts.OPEN.name
+        assert result[name] == facts.OPEN.name
 
 
 @pytest.mark.parametrize("name", ["launch", "ranks", "nodes", "devices", "environment"])
 def test_what_nobody_could_tell_has_its_reason(name: str) -> None:
     history = History().declare(compute=ComputeRequest(launcher="kubernetes")).open().supervise()
-    told = absences(score(history.end("scheduling_timeout"), is_journal_whole=False))
-    assert told[name] == facts.NEVER_PLACED.name
-    assert told["cursor range"] == facts.NEVER_PLACED.name
+    result = absences(score(history.end("scheduling_timeout"), is_journal_whole=False))
+    assert result[name] == facts.NEVER_PLACED.name
+    assert result["cursor range"] == facts.NEVER_PLACED.name
     assert score(history).gaps == ()
 
 
@@ -82,20 +82,20 @@ def test_an_image_is_not_asked_of_processes_on_the_machine_itself_but_of_pods_it
     assert "image" in score(pods).gaps
 
 
-def test_what_was_lost_after_the_fact_is_told_apart() -> None:
+def test_what_was_lost_after_the_fact_is_distinguished() -> None:
     history = trained().end("preempted", last_step=12)
-    told = absences(score(history, is_journal_whole=False, is_evidence_there=False))
-    assert told["cursor range"] == facts.NOT_SHIPPED.name
-    assert told["evidence"] == facts.EVIDENCE_LOST.name
+    result = absences(score(history, is_journal_whole=False, is_evidence_there=False))
+    assert result["cursor range"] == facts.NOT_SHIPPED.name
+    assert result["evidence"] == facts.EVIDENCE_LOST.name
 
 
 def test_outside_of_a_checkout_there_is_no_commit_and_no_flag() -> None:
     code = CodeVersion(git_commit=None, branch=None, dirty=None, package_version="1")
     history = History().declare(code=code).open().supervise().place().restore().end("preempted")
-    told = absences(score(history))
-    assert told["code commit"] is told["local changes"] == facts.NO_CHECKOUT.name
+    result = absences(score(history))
+    assert result["code commit"] is result["local changes"] == facts.NO_CHECKOUT.name
 
 
 def test_a_field_that_is_not_recorded_says_why_in_words() -> None:
-    told = score(History().declare().open(), is_journal_whole=False)
-    assert all(each.why for each in told.fields if not each.is_recorded)
+    result = score(History().declare().open(), is_journal_whole=False)
+    assert all(each.why for each in result.fields if not each.is_recorded)

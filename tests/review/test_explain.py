@@ -75,7 +75,7 @@ def test_every_label_has_a_gap_between_it_and_its_line(
         assert line[LABEL_WIDTH : LABEL_WIDTH + 2] == "  ", line
 
 
-def test_what_was_asked_of_a_cluster_and_what_its_queue_gave_is_told(
+def test_what_was_asked_of_a_cluster_and_what_its_queue_gave_is_reported(
     store: FakeObjectStore, tracks: Tracks
 ) -> None:
     history = History("r-1").declare(compute=ComputeRequest(launcher="kubernetes", ranks=2))
@@ -92,12 +92,12 @@ def test_what_was_asked_of_a_cluster_and_what_its_queue_gave_is_told(
 
 def test_only_of_a_failure_the_same_elsewhere_is_offered(story: Story, tracks: Tracks) -> None:
     story.whole()
-    told = {number: attempt_text(explain_attempt(tracks, RUN_ID, number)) for number in (2, 3)}
+    result = {number: attempt_text(explain_attempt(tracks, RUN_ID, number)) for number in (2, 3)}
     before, failed, completed = (a.fingerprint for a in story.history.state.attempts)
-    assert f"the same failure, elsewhere: `{WHERE} = '{failed}'" in told[2]
-    assert f"the failure before it, elsewhere: `{WHERE} = '{before}'" in told[2]
-    assert f"the failure before it, elsewhere: `{WHERE} = '{failed}'" in told[3]
-    assert str(completed) not in told[3]
+    assert f"the same failure, elsewhere: `{WHERE} = '{failed}'" in result[2]
+    assert f"the failure before it, elsewhere: `{WHERE} = '{before}'" in result[2]
+    assert f"the failure before it, elsewhere: `{WHERE} = '{failed}'" in result[3]
+    assert str(completed) not in result[3]
 
 
 def test_a_fallback_names_object_hashes_checkpoint_and_quarantine_record_in_one_place(
@@ -115,15 +115,15 @@ def test_a_fallback_names_object_hashes_checkpoint_and_quarantine_record_in_one_
         attempt_id=2,
     )
     seq = history.records[-1].seq
-    told = f"Step 20 of attempt 1: {problem} — resumed from step 10 of attempt 1 instead."
-    history.restore(older, fallback_why=told)
+    result = f"Step 20 of attempt 1: {problem} — resumed from step 10 of attempt 1 instead."
+    history.restore(older, fallback_why=result)
     history.commit(20).decide_checkpoint(
         Kind.CHECKPOINT_QUARANTINED, history.state.checkpoints[-1].ref
     )
     history.write_to(store)
     began = attempt_text(explain_attempt(tracks, "r-1", 2)).partition("  began")[2]
     began = began.partition("  checkpoints")[0]
-    assert f"a fallback: {told}" in began
+    assert f"a fallback: {result}" in began
     quarantine = f"record {seq}: checkpoint {newer.manifest_sha256[:12]} quarantined by attempt 2"
     assert quarantine in began
     assert began.count("record ") == 1  # a later quarantine is not why it fell back
@@ -131,24 +131,24 @@ def test_a_fallback_names_object_hashes_checkpoint_and_quarantine_record_in_one_
 
 def test_a_refused_run_shows_the_traceback_and_what_to_do(story: Story, tracks: Tracks) -> None:
     story.refused()
-    told = explain_attempt(tracks, RUN_ID, 1)
-    assert told.ended is not None
-    assert told.ended.traceback_tail[-1] == "RuntimeError: code_error as the story wants it"
-    assert told.next.what == "refused"
-    assert [record.seq for record in told.next.counted] == [1]
-    assert told.what_to_do == "Look at the traceback, then `tracks retry`."
+    result = explain_attempt(tracks, RUN_ID, 1)
+    assert result.ended is not None
+    assert result.ended.traceback_tail[-1] == "RuntimeError: code_error as the story wants it"
+    assert result.next.what == "refused"
+    assert [record.seq for record in result.next.counted] == [1]
+    assert result.what_to_do == "Look at the traceback, then `tracks retry`."
 
 
 def test_an_end_that_the_supervisor_recorded_names_it_and_not_a_bare_id(
     story: Story, tracks: Tracks
 ) -> None:
     story.whole()
-    told = explain_attempt(tracks, RUN_ID, 2)
-    [dagster_run_id] = told.facts["where"]["dagster_run_ids"]
-    assert told.ended is not None
-    by_it = replace(told, ended=replace(told.ended, closed_by=dagster_run_id))
+    result = explain_attempt(tracks, RUN_ID, 2)
+    [dagster_run_id] = result.facts["where"]["dagster_run_ids"]
+    assert result.ended is not None
+    by_it = replace(result, ended=replace(result.ended, closed_by=dagster_run_id))
     assert f"closed by the supervisor of Dagster run {dagster_run_id}" in attempt_text(by_it)
-    by_sensor = replace(told, ended=replace(told.ended, closed_by="watch_attempts"))
+    by_sensor = replace(result, ended=replace(result.ended, closed_by="watch_attempts"))
     assert "closed by watch_attempts" in attempt_text(by_sensor)
 
 
@@ -159,9 +159,9 @@ def test_an_early_attempt_of_a_run_that_was_refused_later_says_what_to_do(
     story.attempt("code_error", last_step=15, commits=())
     story.history.refuse()
     story.write_tracks()
-    told = explain_attempt(tracks, RUN_ID, 1).what_to_do
-    assert "`tracks explain gpt-story/a02` shows how. But attempt 2 ended as code_error" in told
-    assert told.endswith("Look at the traceback, then `tracks retry`.")
+    result = explain_attempt(tracks, RUN_ID, 1).what_to_do
+    assert "`tracks explain gpt-story/a02` shows how. But attempt 2 ended as code_error" in result
+    assert result.endswith("Look at the traceback, then `tracks retry`.")
 
 
 def test_what_the_record_does_not_hold_is_listed_as_missing(
@@ -183,19 +183,19 @@ def test_evidence_that_was_changed_is_not_believed(
     story.whole()
     [evidence] = [key for key in store.objects if "attempts/1/evidence" in key]
     store.put(evidence, store.objects[evidence].replace(b"preempted", b"completed"))
-    told = explain_attempt(tracks, RUN_ID, 1)
-    assert told.ended is not None
-    assert told.ended.traceback_tail == ()
-    assert any("; expected sha256" in line for line in told.missing)
+    result = explain_attempt(tracks, RUN_ID, 1)
+    assert result.ended is not None
+    assert result.ended.traceback_tail == ()
+    assert any("; expected sha256" in line for line in result.missing)
 
 
 def test_an_open_attempt_that_nobody_claimed_says_so(story: Story, tracks: Tracks) -> None:
     story.history.open()
     story.write_tracks()
-    told = explain_attempt(tracks, RUN_ID, 1)
-    assert told.ended is None
-    assert told.missing[0] == "No Dagster run has claimed it."
-    assert "gpt-story/a01: open" in attempt_text(told)
+    result = explain_attempt(tracks, RUN_ID, 1)
+    assert result.ended is None
+    assert result.missing[0] == "No Dagster run has claimed it."
+    assert "gpt-story/a01: open" in attempt_text(result)
 
 
 def test_words_of_people_stand_with_the_attempt_they_were_said_in(
@@ -238,7 +238,7 @@ def test_with_a_width_lines_hang_below_themselves_and_commands_stay_whole(
         assert all(each.startswith(" " * (LABEL_WIDTH + len(MARGIN))) for each in words[1:])
 
 
-def test_of_many_notes_the_newest_are_told_and_the_others_counted(
+def test_of_many_notes_the_newest_are_reported_and_the_others_counted(
     story: Story, tracks: Tracks
 ) -> None:
     story.attempt("preempted", last_step=3, commits=())
@@ -253,7 +253,7 @@ def test_of_many_notes_the_newest_are_told_and_the_others_counted(
     assert "980 older notes are left out: `tracks search WORD --run gpt-story`" in text
 
 
-def test_an_alert_of_the_run_is_told_with_the_notes(story: Story, tracks: Tracks) -> None:
+def test_an_alert_of_the_run_is_reported_with_the_notes(story: Story, tracks: Tracks) -> None:
     story.attempt("preempted", last_step=3, commits=())
     story.history.alert("10 retries in a row")
     story.write_tracks()
@@ -267,13 +267,15 @@ def test_an_alert_of_the_run_is_told_with_the_notes(story: Story, tracks: Tracks
 
 def test_every_record_of_a_whole_run_has_a_sentence(story: Story) -> None:
     story.whole()
-    told = [sentence(record) for record in story.history.records]
-    assert all(told)
-    assert told[0].startswith("run declared: gpt, 40 steps on 1 rank;")
-    assert "attempt 1 ended after step 23: preempted. The machine was taken" in "\n".join(told)
-    assert "attempt 3 opened by tests, from step 30, micro_batch 4 → 2, accumulation 6 → 12" in told
-    assert "checkpoint committed at step 40 (interval)" in told
-    assert told[-1] == "step 40 promoted to best by tests: The loss is low enough."
+    result = [sentence(record) for record in story.history.records]
+    assert all(result)
+    assert result[0].startswith("run declared: gpt, 40 steps on 1 rank;")
+    assert "attempt 1 ended after step 23: preempted. The machine was taken" in "\n".join(result)
+    assert (
+        "attempt 3 opened by tests, from step 30, micro_batch 4 → 2, accumulation 6 → 12" in result
+    )
+    assert "checkpoint committed at step 40 (interval)" in result
+    assert result[-1] == "step 40 promoted to best by tests: The loss is low enough."
 
 
 @pytest.mark.parametrize(
@@ -289,11 +291,11 @@ def test_every_record_of_a_whole_run_has_a_sentence(story: Story) -> None:
         ),
     ],
 )
-def test_what_happens_between_attempts_is_told_too(history: History, expected: str) -> None:
+def test_what_happens_between_attempts_is_reported_too(history: History, expected: str) -> None:
     assert sentence(history.records[-1]) == expected
 
 
-def test_a_checkpoints_fate_is_told_with_its_reason() -> None:
+def test_a_checkpoints_fate_is_reported_with_its_reason() -> None:
     history = History().declare().open().place().restore().commit(10)
     ref = history.state.checkpoints[0].ref
     history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, ref)

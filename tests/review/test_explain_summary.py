@@ -231,7 +231,9 @@ def test_every_state_of_a_run_fits_a_screen_and_says_what_to_do(
             assert command.endswith("`"), f"seed {seed}: cut in two: {command}"
 
 
-def test_a_resume_that_was_not_exact_is_told_above_all_else(story: Story, tracks: Tracks) -> None:
+def test_a_resume_that_was_not_exact_is_reported_above_all_else(
+    story: Story, tracks: Tracks
+) -> None:
     story.attempt("preempted", last_step=23, commits=(10, 20))
     story.attempt("gpu_oom", last_step=30, commits=(30,), differs_from=22)
     story.attempt("code_error", last_step=33, commits=())
@@ -242,7 +244,7 @@ def test_a_resume_that_was_not_exact_is_told_above_all_else(story: Story, tracks
     assert f"attempt 2: {words}" in of_run(tracks)
 
 
-def test_once_the_record_has_it_it_is_told_once(story: Story, tracks: Tracks) -> None:
+def test_once_the_record_has_it_it_is_reported_once(story: Story, tracks: Tracks) -> None:
     story.attempt("preempted", last_step=23, commits=(10, 20))
     story.begin()
     story.ship(range(21, 41), differs_from=22)

@@ -70,11 +70,11 @@ def test_with_chunks_every_checkpoint_is_whole(
 
 def test_the_manifest_names_every_other_member_by_its_sha256(whole: Story, tracks: Tracks) -> None:
     members, done = exported(tracks)
-    told = json.loads(members.pop(MANIFEST))
-    assert told["members"] == {name: sha256_hex(data) for name, data in members.items()}
+    result = json.loads(members.pop(MANIFEST))
+    assert result["members"] == {name: sha256_hex(data) for name, data in members.items()}
     assert next(iter(members)) == README
     assert RUN_ID in members[README].decode()
-    assert told["head_seqs"][f"runs/{RUN_ID}"] == len(whole.history.records) - 1
+    assert result["head_seqs"][f"runs/{RUN_ID}"] == len(whole.history.records) - 1
     assert done.member_count == len(members) + 1
 
 

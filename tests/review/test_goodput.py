@@ -84,10 +84,10 @@ def attempt(
 
 def test_a_run_of_1024_devices_for_30_days_cost_737280_device_hours(fill: Fill) -> None:
     run = History("r-1").declare(compute=ComputeRequest(ranks=1024))
-    told = read_goodput(fill(attempt(run, "completed", hours=720)), as_of=LATER)
-    assert told.total.total_hours == pytest.approx(737_280.0)
-    assert "737 280.0 device hours" in format_goodput(told)
-    assert told.gpu_goodput == pytest.approx(1.0, abs=1e-3)
+    result = read_goodput(fill(attempt(run, "completed", hours=720)), as_of=LATER)
+    assert result.total.total_hours == pytest.approx(737_280.0)
+    assert "737 280.0 device hours" in format_goodput(result)
+    assert result.gpu_goodput == pytest.approx(1.0, abs=1e-3)
 
 
 def test_35_manual_restarts_100_hosts_and_70_automatic_ones_are_counted(fill: Fill) -> None:
@@ -96,44 +96,46 @@ def test_35_manual_restarts_100_hosts_and_70_automatic_ones_are_counted(fill: Fi
         cause = "manual_retry" if number % 3 == 0 else "retry"
         hosts = (f"host-{number}",) if number < 100 else ()
         attempt(run, "node_failure", hours=0.1, cause=cause, excluded=hosts)
-    told = read_goodput(fill(run), as_of=LATER).retrying
-    assert (told.manual_restarts, told.hosts_cycled, told.automatic_restarts) == (35, 100, 70)
-    told_text = format_goodput(read_goodput(fill(run), as_of=LATER))
-    assert "restarts: 35 manual, 70 automatic; 100 hosts cycled" in told_text
+    result = read_goodput(fill(run), as_of=LATER).retrying
+    assert (result.manual_restarts, result.hosts_cycled, result.automatic_restarts) == (35, 100, 70)
+    text = format_goodput(read_goodput(fill(run), as_of=LATER))
+    assert "restarts: 35 manual, 70 automatic; 100 hosts cycled" in text
 
 
 def test_the_worst_waste_ranks_first(fill: Fill) -> None:
     run = History("r-1").declare()
     for reason in ("preempted", "code_error", "code_error", "preempted", "preempted"):
         attempt(run, reason, hours=0.2 if reason == "preempted" else 3.0, commits=False)
-    told = read_goodput(fill(run), as_of=LATER)
-    assert [group.name for group in told.groups] == ["code_error", "preempted"]
-    worst = told.groups[0]
+    result = read_goodput(fill(run), as_of=LATER)
+    assert [group.name for group in result.groups] == ["code_error", "preempted"]
+    worst = result.groups[0]
     assert (worst.attempts, worst.lost_steps) == (2, 20)
     assert worst.wasted_hours == pytest.approx(2 * 2 * 3.0, rel=1e-2)  # two devices, twice 3 h
 
 
-def test_retries_that_kept_no_step_are_told_and_those_that_failed_alike_apart(fill: Fill) -> None:
+def test_retries_that_kept_no_step_are_counted_and_those_that_failed_alike_apart(
+    fill: Fill,
+) -> None:
     run = attempt(History("r-1").declare(), "preempted")
     attempt(run, "gpu_oom", commits=False, fingerprint="oom:here")
     attempt(run, "gpu_oom", commits=False, fingerprint="oom:here")
     attempt(run, "completed")
-    told = read_goodput(fill(run), as_of=LATER).retrying
-    assert (told.dead, told.same_failure) == (2, 1)
-    assert told.dead_hours == pytest.approx(4.0, rel=1e-2)
-    assert told.same_failure_hours == pytest.approx(2.0, rel=1e-2)
+    result = read_goodput(fill(run), as_of=LATER).retrying
+    assert (result.dead, result.same_failure) == (2, 1)
+    assert result.dead_hours == pytest.approx(4.0, rel=1e-2)
+    assert result.same_failure_hours == pytest.approx(2.0, rel=1e-2)
 
 
 def test_interruptions_leave_out_planned_drains_and_what_was_meant(fill: Fill) -> None:
     run = History("r-1").declare()
     for reason in ("preempted", "node_drained", "node_failure", "completed"):
         attempt(run, reason)
-    told = read_goodput(fill(run), as_of=LATER).failing
-    assert (told.interruptions, told.planned) == (2, 1)
-    assert told.mtbi_s == pytest.approx(4 * 3600 / 2, rel=1e-3)
-    assert told.detect_s == pytest.approx(0.0)
+    result = read_goodput(fill(run), as_of=LATER).failing
+    assert (result.interruptions, result.planned) == (2, 1)
+    assert result.mtbi_s == pytest.approx(4 * 3600 / 2, rel=1e-3)
+    assert result.detect_s == pytest.approx(0.0)
     # opened 7 s after the end, placed and restored 7 s later each
-    assert told.mttr_s == pytest.approx(21.0)
+    assert result.mttr_s == pytest.approx(21.0)
 
 
 def test_groups_by_family_team_week_and_run_hold_the_same_hours(fill: Fill) -> None:
@@ -155,10 +157,10 @@ def test_groups_by_family_team_week_and_run_hold_the_same_hours(fill: Fill) -> N
         "run": {"r-0": 2.0, "r-1": 2.0, "r-2": 2.0},
     }
     for by, hours in expected.items():
-        told = read_goodput(ledger, as_of=LATER, by=by)
-        found = {group.name: round(group.total_hours, 2) for group in told.groups}
+        result = read_goodput(ledger, as_of=LATER, by=by)
+        found = {group.name: round(group.total_hours, 2) for group in result.groups}
         assert found == hours, by
-        assert told.total.total_hours == pytest.approx(6.0)
+        assert result.total.total_hours == pytest.approx(6.0)
     assert read_goodput(ledger, as_of=LATER, family="tabular").total.attempts == 1
 
 
@@ -166,22 +168,22 @@ def test_only_attempts_that_ended_in_the_window_count(fill: Fill) -> None:
     run = attempt(History("r-1").declare(), "preempted")
     run.at += timedelta(days=10)
     attempt(run, "gpu_oom")
-    told = read_goodput(fill(run), as_of=run.at + HOUR, last=timedelta(days=7))
-    assert [group.name for group in told.groups] == ["gpu_oom"]
-    assert told.runs == 1
-    assert "that ended since 2026-02-03T" in format_goodput(told)
+    result = read_goodput(fill(run), as_of=run.at + HOUR, last=timedelta(days=7))
+    assert [group.name for group in result.groups] == ["gpu_oom"]
+    assert result.runs == 1
+    assert "that ended since 2026-02-03T" in format_goodput(result)
 
 
-def test_as_of_a_time_nothing_that_came_later_is_told(fill: Fill) -> None:
+def test_as_of_a_time_nothing_that_came_later_is_reported(fill: Fill) -> None:
     run = attempt(History("r-1").declare(), "preempted")
     then: datetime = run.at - timedelta(seconds=1)
     attempt(run, "gpu_oom")
-    told = read_goodput(fill(run), as_of=then)
-    assert [(group.name, group.attempts) for group in told.groups] == [("preempted", 1)]
-    assert told.retrying.dead == 0
+    result = read_goodput(fill(run), as_of=then)
+    assert [(group.name, group.attempts) for group in result.groups] == [("preempted", 1)]
+    assert result.retrying.dead == 0
 
 
-def test_money_is_told_where_a_price_is_there_and_never_guessed(fill: Fill) -> None:
+def test_money_is_reported_where_a_price_is_there_and_never_guessed(fill: Fill) -> None:
     ledger = fill(attempt(History("r-1").declare(), "preempted", commits=False))
     none = read_goodput(ledger, as_of=LATER)
     assert none.total.cost is None
@@ -215,14 +217,14 @@ def test_an_attempt_in_a_pool_with_a_price_of_its_own_costs_that(fill: Fill) -> 
     assert read_goodput(ledger, as_of=LATER, prices=by_its_name).total.cost == pytest.approx(12.0)
 
 
-def test_evals_are_told_by_how_late_they_were(fill: Fill) -> None:
+def test_evals_are_grouped_by_how_late_they_were(fill: Fill) -> None:
     run = attempt(History("r-1").declare(), "completed")
     committed = run.state.checkpoints[0]
     run.open_eval(committed.ref)
     run.at = committed.at + HOUR
     run.end_eval(run.state.evals[0].opened)
-    told = read_goodput(fill(run), as_of=LATER).eval_lag
-    assert (told.evals, told.mean_s, told.max_s) == (1, 3600.0, 3600.0)
+    result = read_goodput(fill(run), as_of=LATER).eval_lag
+    assert (result.evals, result.mean_s, result.max_s) == (1, 3600.0, 3600.0)
 
 
 def test_of_many_runs_the_worst_are_shown_and_the_others_counted(fill: Fill) -> None:
@@ -230,13 +232,13 @@ def test_of_many_runs_the_worst_are_shown_and_the_others_counted(fill: Fill) -> 
         attempt(History(f"r-{n:02d}").declare(), "preempted", commits=False)
         for n in range(GROUPS_MAX + 3)
     ]
-    told = read_goodput(fill(*runs), as_of=LATER, by="run")
-    assert (len(told.groups), told.left_out, told.runs) == (GROUPS_MAX, 3, GROUPS_MAX + 3)
-    assert told.total.attempts == GROUPS_MAX + 3
-    assert "and 3 more, of less waste." in format_goodput(told)
+    result = read_goodput(fill(*runs), as_of=LATER, by="run")
+    assert (len(result.groups), result.left_out, result.runs) == (GROUPS_MAX, 3, GROUPS_MAX + 3)
+    assert result.total.attempts == GROUPS_MAX + 3
+    assert "and 3 more, of less waste." in format_goodput(result)
 
 
-def test_an_empty_ledger_is_told_in_a_sentence(fill: Fill) -> None:
-    told = read_goodput(fill(), as_of=LATER)
-    assert told.total.attempts == 0
-    assert "Nothing ran" in format_goodput(told)
+def test_an_empty_ledger_is_reported_in_a_sentence(fill: Fill) -> None:
+    result = read_goodput(fill(), as_of=LATER)
+    assert result.total.attempts == 0
+    assert "Nothing ran" in format_goodput(result)

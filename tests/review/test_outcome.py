@@ -21,7 +21,7 @@ def digest(store: ObjectStore, ref: CheckpointRef) -> str:
     return f"weights of step {ref.step}"
 
 
-def told(tracks: Tracks) -> dict[str, Json]:
+def outcome_of(tracks: Tracks) -> dict[str, Json]:
     return read_outcome(tracks, RUN_ID, digest, by="ann")
 
 
@@ -29,7 +29,7 @@ def test_the_outcome_of_a_whole_run_has_exactly_these_fields(story: Story, track
     state = story.whole().history.state
     final = state.checkpoints[-1].ref
     samples = "".join(f"{step:064x}" for step in range(1, 41)).encode()
-    assert told(tracks) == {
+    assert outcome_of(tracks) == {
         "run_id": RUN_ID,
         "state": "succeeded",
         "attempts": [
@@ -103,7 +103,7 @@ def test_the_outcome_of_a_whole_run_has_exactly_these_fields(story: Story, track
 
 def test_a_run_that_never_saved_has_no_final_checkpoint(story: Story, tracks: Tracks) -> None:
     story.refused()
-    found = told(tracks)
+    found = outcome_of(tracks)
     assert (found["state"], found["final"], found["promotion"]) == ("refused", None, None)
     assert found["attempts"][0]["last_step"] is None
 
@@ -115,10 +115,10 @@ def test_an_open_attempt_counts_the_steps_that_its_journal_shows(
     story.ship(range(1, 14))
     story.commit(10)
     story.write_tracks()
-    [attempt] = told(tracks)["attempts"]
+    [attempt] = outcome_of(tracks)["attempts"]
     assert (attempt["last_step"], attempt["kept_steps"], attempt["lost_steps"]) == (13, 13, 0)
     assert (attempt["termination_reason"], attempt["gpu_seconds"]) == (None, None)
-    assert told(tracks)["final"]["step"] == 10  # what it would resume from
+    assert outcome_of(tracks)["final"]["step"] == 10  # what it would resume from
 
 
 def test_without_the_journal_of_a_kept_step_the_samples_are_not_known(
@@ -127,7 +127,7 @@ def test_without_the_journal_of_a_kept_step_the_samples_are_not_known(
     story.whole()
     [journal] = [key for key in store.objects if "attempts/2/" in key and "journal" in key]
     store.delete(journal)
-    assert told(tracks)["final"]["samples_sha256"] is None
+    assert outcome_of(tracks)["final"]["samples_sha256"] is None
 
 
 def flip(store: FakeObjectStore, step: int) -> None:

@@ -1,4 +1,4 @@
-"""A track is told as far as it holds, and the break is named."""
+"""A track is explained as far as it holds, and the break is named."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_a_missing_record_ends_the_telling_where_it_was(
     story.whole()
     seq = end_of(story, 2)
     store.delete(log_key(TRACK, seq))
-    told = explain_run(tracks, RUN_ID)
-    assert told.broken is not None
-    assert told.broken.seq == seq
-    assert "is gone" in told.broken.meaning
-    assert [attempt.attempt_id for attempt in told.attempts] == [1, 2]
-    assert told.attempts[1].ended is None  # as things stood before
-    assert f"THE RECORD BREAKS at record {seq}" in run_text(told)
+    result = explain_run(tracks, RUN_ID)
+    assert result.broken is not None
+    assert result.broken.seq == seq
+    assert "is gone" in result.broken.meaning
+    assert [attempt.attempt_id for attempt in result.attempts] == [1, 2]
+    assert result.attempts[1].ended is None  # as things stood before
+    assert f"THE RECORD BREAKS at record {seq}" in run_text(result)
 
 
 def test_an_edited_record_is_found_by_the_one_after_it(
@@ -64,10 +64,10 @@ def test_an_edited_record_is_found_by_the_one_after_it(
     story.whole()
     seq = end_of(story, 1)
     edit(store, seq)
-    told = explain_attempt(tracks, RUN_ID, 1)
-    assert told.broken is not None
-    assert told.broken.seq == seq + 1  # one of the two was edited: nothing after the first holds
-    text = attempt_text(told)
+    result = explain_attempt(tracks, RUN_ID, 1)
+    assert result.broken is not None
+    assert result.broken.seq == seq + 1  # one of the two was edited: nothing after the first holds
+    text = attempt_text(result)
     assert text.index("THE RECORD BREAKS") < text.index("why it ended")
     assert "Restore the object" in text
 
@@ -99,7 +99,7 @@ def test_a_last_record_that_was_cut_off_or_edited_is_known_to_the_ledger_alone(
     assert "deleted or damaged" in cut.broken.meaning
 
 
-def test_without_its_first_record_nothing_can_be_told_and_that_is_said(
+def test_without_its_first_record_nothing_can_be_explained_and_that_is_said(
     story: Story, tracks: Tracks, store: FakeObjectStore
 ) -> None:
     story.whole()
@@ -123,19 +123,19 @@ def append_newer(story: Story, store: FakeObjectStore) -> int:
     return last.seq + 1
 
 
-def test_a_record_of_a_newer_version_is_told_as_that_and_not_as_a_break(
+def test_a_record_of_a_newer_version_is_reported_as_that_and_not_as_a_break(
     story: Story, tracks: Tracks, store: FakeObjectStore
 ) -> None:
     story.begin()
     story.write_tracks()
     seq = append_newer(story, store)
-    told = explain_attempt(tracks, RUN_ID, 1)
-    assert told.broken is not None
-    assert (told.broken.seq, told.broken.is_newer) == (seq, True)
-    text = attempt_text(told)
+    result = explain_attempt(tracks, RUN_ID, 1)
+    assert result.broken is not None
+    assert (result.broken.seq, result.broken.is_newer) == (seq, True)
+    text = attempt_text(result)
     assert f"A NEWER VERSION WROTE record {seq}: " in text
     assert "kind 'attempt_paused'" in text
-    assert "Install the version of the machine that wrote it" in told.what_to_do
+    assert "Install the version of the machine that wrote it" in result.what_to_do
     assert f"what came after record {seq - 1} cannot be read" in text
     for word in ("BREAKS", "breaks", "damage or tampering.", "mend"):
         assert word not in text
@@ -145,7 +145,7 @@ def test_a_record_of_a_newer_version_is_told_as_that_and_not_as_a_break(
         tracks.run(RUN_ID)
 
 
-def test_a_reason_of_a_newer_version_is_told_as_that(
+def test_a_reason_of_a_newer_version_is_reported_as_that(
     story: Story, tracks: Tracks, store: FakeObjectStore
 ) -> None:
     story.whole()

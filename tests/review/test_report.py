@@ -157,10 +157,10 @@ def test_curve_and_picture_have_margins_of_their_own(story: Story, tracks: Track
 def test_the_bar_of_seconds_says_in_words_what_it_shows(story: Story, tracks: Tracks) -> None:
     story.whole()
     html = render_report(tracks, RUN_ID)
-    (told,) = re.findall(r'<div class="buckets" role="img" aria-label="([^"]+)"', html)
-    shares = [float(share) for share in re.findall(r"([\d.]+)%", told)]
+    (result,) = re.findall(r'<div class="buckets" role="img" aria-label="([^"]+)"', html)
+    shares = [float(share) for share in re.findall(r"([\d.]+)%", result)]
     assert abs(sum(shares) - 100) < 1
-    for bucket in told.split(", "):
+    for bucket in result.split(", "):
         assert f"<td>{bucket.rsplit(' ', 1)[0]}</td>" in html  # and the table beside it
 
 
@@ -210,7 +210,7 @@ def test_a_run_of_three_hundred_attempts_stays_readable_and_says_what_stands_tog
     assert 'id="a07" open' in early  # the one that was asked for is there all the same
 
 
-def test_a_broken_record_is_told_at_the_top(
+def test_a_broken_record_is_reported_at_the_top(
     story: Story, tracks: Tracks, store: FakeObjectStore
 ) -> None:
     story.whole()

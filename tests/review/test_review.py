@@ -143,10 +143,10 @@ def test_the_headline_tells_the_day_in_a_few_sentences() -> None:
 
 @pytest.mark.parametrize("red", ["unexplained_count", "unevaluated_count"])
 def test_a_day_with_a_red_check_needs_a_person(red: str) -> None:
-    told = review(**{red: 1})
-    assert told.is_bad_news
-    assert "1 thing of this day needs a person." in headline(told)
-    assert numbers(told)["needs_a_person"] == 1
+    result = review(**{red: 1})
+    assert result.is_bad_news
+    assert "1 thing of this day needs a person." in headline(result)
+    assert numbers(result)["needs_a_person"] == 1
 
 
 def test_an_attempt_without_a_verdict_whose_run_is_a_matter_counts_once() -> None:
@@ -156,8 +156,8 @@ def test_an_attempt_without_a_verdict_whose_run_is_a_matter_counts_once() -> Non
 
 
 def test_the_tables_begin_with_what_nobody_knows_and_end_with_what_went_well() -> None:
-    told = sections(BUSY)
-    assert [each.title for each in told] == [
+    result = sections(BUSY)
+    assert [each.title for each in result] == [
         "Without a verdict",
         "Needs a person",
         "Failures",
@@ -165,7 +165,7 @@ def test_the_tables_begin_with_what_nobody_knows_and_end_with_what_went_well() -
         "Interruptions",
         "Ended as meant",
     ]
-    assert [each.left_out for each in told] == [1, 2, 0, 2, 0, 0]
+    assert [each.left_out for each in result] == [1, 2, 0, 2, 0, 0]
 
 
 def test_markdown_is_bounded_and_whole_in_each_row() -> None:
@@ -178,14 +178,14 @@ def test_markdown_is_bounded_and_whole_in_each_row() -> None:
 
 
 def test_numbers_are_what_a_chart_can_show_with_units_in_their_names() -> None:
-    told = numbers(BUSY)
-    assert told["device_hours_of_failures"] == 3.0
-    assert told["device_hours_of_interruptions"] == 10.0
-    assert (told["attempts_without_verdict"], told["needs_a_person"]) == (2, 5)
-    assert not any("cost" in name for name in told)
+    result = numbers(BUSY)
+    assert result["device_hours_of_failures"] == 3.0
+    assert result["device_hours_of_interruptions"] == 10.0
+    assert (result["attempts_without_verdict"], result["needs_a_person"]) == (2, 5)
+    assert not any("cost" in name for name in result)
 
 
-def test_money_is_told_only_with_prices_and_says_what_has_none() -> None:
+def test_money_is_reported_only_with_prices_and_says_what_has_none() -> None:
     priced = review(
         reasons=(
             counted("gpu_oom", "memory and disk", 1, 3600.0, cost=2.5),
@@ -194,9 +194,9 @@ def test_money_is_told_only_with_prices_and_says_what_has_none() -> None:
         currency="USD",
         unpriced_device_s=3600.0,
     )
-    told = numbers(priced)
-    assert (told["cost_usd"], told["cost_of_failures_usd"]) == (2.5, 2.5)
-    assert told["device_hours_without_price"] == 1.0
+    result = numbers(priced)
+    assert (result["cost_usd"], result["cost_of_failures_usd"]) == (2.5, 2.5)
+    assert result["device_hours_without_price"] == 1.0
     assert "2.00 device hours (2.50 USD)" in headline(priced)
     assert [row[-1] for row in sections(priced)[0].rows] == ["2.50", "no price"]
 

@@ -68,11 +68,11 @@ def test_a_search_says_that_it_is_cut(whole: Story, ledger: Ledger) -> None:
 
 def test_only_a_deep_search_reads_the_evidence(whole: Story, ledger: Ledger) -> None:
     assert found(ledger, "traceback").hits == ()
-    told = deep(whole, ledger, "traceback")
-    assert [(hit.kind, hit.attempt_id) for hit in told.hits] == [("evidence", 2), ("evidence", 1)]
-    assert told.hits[0].seq is None
-    assert told.hits[0].excerpt.startswith("Traceback (most recent call last)")
-    assert (told.evidence_read, told.evidence_left) == (3, 0)
+    result = deep(whole, ledger, "traceback")
+    assert [(hit.kind, hit.attempt_id) for hit in result.hits] == [("evidence", 2), ("evidence", 1)]
+    assert result.hits[0].seq is None
+    assert result.hits[0].excerpt.startswith("Traceback (most recent call last)")
+    assert (result.evidence_read, result.evidence_left) == (3, 0)
 
 
 def test_a_deep_search_keeps_to_the_run_the_attempt_and_the_time(
@@ -92,18 +92,18 @@ def test_a_deep_search_is_bounded_and_says_what_it_left(
     whole: Story, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searching, "EVIDENCE_READ_MAX", 2)
-    told = deep(whole, ledger, "traceback")
-    assert (told.evidence_read, told.evidence_left) == (2, 1)
-    assert [hit.attempt_id for hit in told.hits] == [2]
+    result = deep(whole, ledger, "traceback")
+    assert (result.evidence_read, result.evidence_left) == (2, 1)
+    assert [hit.attempt_id for hit in result.hits] == [2]
 
 
-def test_evidence_that_is_gone_or_garbled_is_told(whole: Story, ledger: Ledger) -> None:
+def test_evidence_that_is_gone_or_garbled_is_reported(whole: Story, ledger: Ledger) -> None:
     ends = [a.ended.evidence_key for a in whole.history.state.attempts if a.ended]
     whole.store.delete(ends[0])
     whole.store.put(ends[1], b"{")
-    told = deep(whole, ledger, "traceback")
-    assert sorted(told.unread) == sorted(ends[:2])
-    assert told.evidence_read == 1
+    result = deep(whole, ledger, "traceback")
+    assert sorted(result.unread) == sorted(ends[:2])
+    assert result.evidence_read == 1
 
 
 def test_a_note_of_an_attempt_that_is_not_there_is_refused(whole: Story, tracks: Tracks) -> None:

@@ -209,7 +209,7 @@ def test_a_class_that_is_gone_counts_as_the_default_one(ledger: Ledger) -> None:
     assert found.count == 1
 
 
-def test_a_class_that_misses_is_told_of_once_a_day_in_the_track_of_the_longest(
+def test_a_class_that_misses_is_reported_once_a_day_in_the_track_of_the_longest(
     ledger: Ledger,
     tracks: Tracks,
     store: FakeObjectStore,

@@ -192,9 +192,9 @@ def test_of_an_attempt_that_fell_silent_it_is_said_since_when_and_what_tells_mor
     clock.at = heard + timedelta(seconds=SILENT_S_MIN - 1)
     assert line(tracks, ledger).silence is None
     clock.advance(1)
-    told = str(line(tracks, ledger).silence)
-    assert f"for 10 min, since {format_time(heard)[:19]}Z: `tracks triage {RUN_ID}`" in told
-    assert [each.silence for each in read_status(tracks, ledger)] == [told]  # by the ledger
+    result = str(line(tracks, ledger).silence)
+    assert f"for 10 min, since {format_time(heard)[:19]}Z: `tracks triage {RUN_ID}`" in result
+    assert [each.silence for each in read_status(tracks, ledger)] == [result]  # by the ledger
     story.history.end("preempted", last_step=3)
     story.write_tracks()
     assert line(tracks, ledger).silence is None
@@ -292,7 +292,7 @@ MET = "the code server did not answer in 300 s; see daemon.log in /home/dagster"
         (None, 49, None),
     ],
 )
-def test_a_launch_that_does_not_come_is_told_everywhere(
+def test_a_launch_that_does_not_come_is_reported_everywhere(
     launch: dict[str, Any] | None,
     age_s: float,
     words: str | None,
@@ -323,15 +323,15 @@ def test_a_launch_that_does_not_come_is_told_everywhere(
     assert (found.waiting_for or "").startswith(words or "")
     assert (found.waiting_for is None) is (words is None)
     around = ExplainContext(waits=reads_what_waits(tracks))
-    for told in (
+    for result in (
         run_text(explain_run(tracks, RUN_ID, around)),
         attempt_text(explain_attempt(tracks, RUN_ID, 1, around)),
         unescape(
             render_report(tracks, RUN_ID, around).replace("<code>", "`").replace("</code>", "`")
         ),
     ):
-        assert (found.waiting_for or "") in told
-        assert ("waiting: " in told) is (words is not None)
+        assert (found.waiting_for or "") in result
+        assert ("waiting: " in result) is (words is not None)
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,13 @@ def run(store: FakeObjectStore, reasons: list[str]) -> Story:
     return story
 
 
-def told(store: FakeObjectStore, reasons: list[str]) -> list[tuple[int, int, str | None]]:
+def bounds(store: FakeObjectStore, reasons: list[str]) -> list[tuple[int, int, str | None]]:
     receipts = receipts_of(store, run(store, reasons).history.state)
     return [(each.first, each.last, each.reason) for each in stretches(receipts)]
 
 
 def test_a_few_attempts_stand_each_alone(store: FakeObjectStore) -> None:
-    assert told(store, ["preempted", "preempted", "gpu_oom"]) == [
+    assert bounds(store, ["preempted", "preempted", "gpu_oom"]) == [
         (1, 1, "preempted"),
         (2, 2, "preempted"),
         (3, 3, "gpu_oom"),
@@ -34,7 +34,7 @@ def test_a_few_attempts_stand_each_alone(store: FakeObjectStore) -> None:
 
 def test_of_many_those_that_ended_alike_stand_together(store: FakeObjectStore) -> None:
     reasons = ["preempted"] * SHORT + ["gpu_oom"] + ["preempted"] * 2
-    assert told(store, reasons) == [
+    assert bounds(store, reasons) == [
         (1, SHORT, "preempted"),
         (SHORT + 1, SHORT + 1, "gpu_oom"),
         (SHORT + 2, SHORT + 3, "preempted"),
@@ -44,7 +44,7 @@ def test_of_many_those_that_ended_alike_stand_together(store: FakeObjectStore) -
 def test_where_even_that_is_too_much_the_middle_is_one_and_no_attempt_is_left_out(
     store: FakeObjectStore,
 ) -> None:
-    found = told(store, ["preempted", "hang"] * SHORT)
+    found = bounds(store, ["preempted", "hang"] * SHORT)
     assert len(found) == STRETCHES_MAX
     assert [each[2] for each in found].count(SEVERAL) == 1
     covered = [n for first, last, _ in found for n in range(first, last + 1)]
@@ -58,7 +58,9 @@ def test_kept_and_lost_steps_of_a_stretch_are_those_of_its_attempts(store: FakeO
     assert (only.from_step, only.to_step, only.count) == (0, 5 * (SHORT + 1), SHORT + 1)
 
 
-def test_a_retry_that_failed_alike_with_nothing_kept_since_is_told(store: FakeObjectStore) -> None:
+def test_a_retry_that_failed_alike_with_nothing_kept_since_is_reported(
+    store: FakeObjectStore,
+) -> None:
     story = Story(store)
     story.attempt("preempted", last_step=10, commits=(10,))
     for _ in range(2):
@@ -75,8 +77,8 @@ def test_the_newest_attempt_kept_no_more_than_it_committed(store: FakeObjectStor
     story.attempt("code_error", last_step=15, commits=())
     first, newest = stretches(receipts_of(store, story.history.state))
     assert newest.repeats == 1
-    told = list(history_lines((first, newest)))
-    assert "a02 code_error: steps 10 to 15, 0 kept, 5 lost; it failed just as a01" in told[1]
+    lines = list(history_lines((first, newest)))
+    assert "a02 code_error: steps 10 to 15, 0 kept, 5 lost; it failed just as a01" in lines[1]
 
 
 def test_many_dead_retries_in_one_line_say_that_they_failed_as_the_one_before(
@@ -88,13 +90,13 @@ def test_many_dead_retries_in_one_line_say_that_they_failed_as_the_one_before(
         story.attempt("native_crash", last_step=13, commits=())
     [_, many] = stretches(receipts_of(store, story.history.state))
     assert (many.count, many.repeat_count) == (STRETCHES_MAX + 6, STRETCHES_MAX + 5)
-    [_, told] = history_lines(stretches(receipts_of(store, story.history.state)))
-    assert "29 of them failed just as an attempt before, with nothing kept in between" in told
+    [_, lines] = history_lines(stretches(receipts_of(store, story.history.state)))
+    assert "29 of them failed just as an attempt before, with nothing kept in between" in lines
 
 
 def test_a_finished_run_kept_what_it_committed(store: FakeObjectStore) -> None:
     story = Story(store)
     story.attempt("user_cancelled", last_step=12, commits=(10,))
     story.history.finish("user")
-    told = history_lines(stretches(receipts_of(store, story.history.state)))
-    assert list(told) == ["a01 user_cancelled: steps 0 to 12, 10 kept, 2 lost"]
+    lines = history_lines(stretches(receipts_of(store, story.history.state)))
+    assert list(lines) == ["a01 user_cancelled: steps 0 to 12, 10 kept, 2 lost"]

@@ -93,7 +93,7 @@ def test_an_eval_has_ended_when_that_try_at_it_has() -> None:
     assert has_ended(trained.state, f"{key}/1")
 
 
-def test_two_machines_of_one_name_are_told_apart() -> None:
+def test_two_machines_of_one_name_are_distinguished() -> None:
     assert two_machines([leased(machine_id="m-1"), leased()], HERE) is None
     words = two_machines([leased(machine_id="m-2")], HERE)
     assert words is not None

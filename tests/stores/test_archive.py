@@ -99,7 +99,7 @@ def test_a_manifest_that_is_none_or_of_another_format_is_refused(data: bytes) ->
         parse_manifest(data)
 
 
-def test_a_file_that_is_there_is_not_replaced_unless_told(tmp_path: Path) -> None:
+def test_a_file_that_is_there_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     path = written(tmp_path / "r.tar.gz")
     with pytest.raises(InvalidInput, match="--force"), write_archive(path):
         pass

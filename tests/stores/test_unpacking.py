@@ -60,11 +60,11 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[io.BufferedRandom]:
 
 
 def refused(path: Path, opened: list[io.BufferedRandom], temp: Path) -> str:
-    with pytest.raises(StoreUnsuitable, match="Nothing of it was kept") as told:
+    with pytest.raises(StoreUnsuitable, match="Nothing of it was kept") as caught:
         ArchiveStore(path)
     assert [file.closed for file in opened] == [True]
     assert list(temp.iterdir()) == []
-    return str(told.value)
+    return str(caught.value)
 
 
 HOSTILE: dict[str, tuple[Member, str]] = {
@@ -190,7 +190,7 @@ def test_a_cut_archive_leaves_nothing_behind(
     assert list(temp.iterdir()) == []
 
 
-def test_a_disk_that_is_full_is_told_as_the_disk_and_not_as_the_archive(
+def test_a_disk_that_is_full_is_reported_as_the_disk_and_not_as_the_archive(
     opened: list[io.BufferedRandom], temp: Path, tmp_path: Path
 ) -> None:
     full = Path("/dev/full")

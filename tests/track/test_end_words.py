@@ -1,4 +1,4 @@
-"""An end whose reason nobody knows is still told as what it was seen to be."""
+"""An end whose reason nobody knows is still described as what it was seen to be."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ CODE_ERROR = "The training code raised an error, which the same code most often 
         ("gpu_oom", "exit code 1", "A device ran out of memory.", "gpu_oom"),
     ],
 )
-def test_an_end_is_told_as_what_it_was(reason: str, root: str, sentence: str, label: str) -> None:
+def test_an_end_is_reported_as_what_it_was(
+    reason: str, root: str, sentence: str, label: str
+) -> None:
     history = History("r-1").declare().open().supervise().place().restore()
     history.end(reason, root_message=root, last_step=12)
     (attempt,) = history.state.attempts
@@ -69,7 +71,7 @@ def test_an_end_is_told_as_what_it_was(reason: str, root: str, sentence: str, la
     assert run_status(history.state).why.startswith(f"Attempt 1 ended as {label};")
 
 
-def test_an_early_stop_is_told_by_the_trainers_own_words() -> None:
+def test_an_early_stop_is_explained_by_the_trainers_own_words() -> None:
     history = History("r-1").declare().open()
     words = "Training was stopped after step 40 of 60, which is saved."
     history.end("early_stopped", lines=("every rank's last word is early_stopped", words))

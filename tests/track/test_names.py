@@ -98,7 +98,7 @@ def test_the_likest_name_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "hint"),
     [
         ("driled", "did you mean drilled? "),
         ("gpt-20260131-1f", "did you mean gpt-20260131-1f3a or gpt-20260131-77aa? "),
@@ -106,8 +106,8 @@ def test_the_likest_name_comes_first() -> None:
         ("zzz", ""),  # nothing is like it: no name is better than a wrong one
     ],
 )
-def test_the_hint_is_a_clause_to_go_on_after(given: str, told: str) -> None:
-    assert did_you_mean(given, KNOWN[:2] + KNOWN[3:]) == told
+def test_the_hint_is_a_clause_to_go_on_after(given: str, hint: str) -> None:
+    assert did_you_mean(given, KNOWN[:2] + KNOWN[3:]) == hint
 
 
 def test_of_many_alike_only_a_few_are_offered() -> None:

@@ -70,8 +70,8 @@ def test_pods_of_different_sizes_tell_the_node_of_each_rank() -> None:
 
 def test_a_record_from_before_pods_is_read_as_it_stands() -> None:
     old = gang(1, 2)
-    told = {k: v for k, v in to_json(old).items() if k not in ("pod_nodes", "places_sha256")}
-    assert from_json(AttemptPlaced, told) == old
+    result = {k: v for k, v in to_json(old).items() if k not in ("pod_nodes", "places_sha256")}
+    assert from_json(AttemptPlaced, result) == old
     assert nodes_of(old) == (NODE.format(0),)
     assert node_of(old, 1) == NODE.format(0)
     assert node_of(old, 2) is None

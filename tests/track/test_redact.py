@@ -215,8 +215,13 @@ def test_what_was_redacted_once_is_not_changed_again() -> None:
 
 
 def test_json_is_cleaned_by_the_names_of_its_fields_too() -> None:
-    told = {"password": "opensesame", "pad_token": "[PAD]", "deep": [{"hf_token": SECRET}], "n": 1}
-    assert redact_json(told, redact) == {
+    result = {
+        "password": "opensesame",
+        "pad_token": "[PAD]",
+        "deep": [{"hf_token": SECRET}],
+        "n": 1,
+    }
+    assert redact_json(result, redact) == {
         "password": HIDDEN,
         "pad_token": "[PAD]",
         "deep": [{"hf_token": HIDDEN}],

@@ -75,7 +75,7 @@ def test_a_value_has_the_line_of_its_key() -> None:
         ("[" * 40 + "]" * 40, 1, "deep"),
     ],
 )
-def test_what_is_not_read_is_told_with_its_line(text: str, line: int, words: str) -> None:
+def test_what_is_not_read_is_reported_with_its_line(text: str, line: int, words: str) -> None:
     problem = parse_settings(text, "The file").problems[0]
     assert problem.line == line
     assert words in problem.words
@@ -112,7 +112,7 @@ class Outer(FileModel):
     by_name: dict[str, Inner] = Field(default={}, description="what it is for")
 
 
-def test_what_pydantic_finds_wrong_is_told_in_our_words_all_at_once_with_its_line() -> None:
+def test_what_pydantic_finds_wrong_is_reported_in_our_words_all_at_once_with_its_line() -> None:
     text = """\
 inner:
   lenght: 3

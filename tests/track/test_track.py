@@ -171,7 +171,7 @@ def test_a_pause_doubles_up_to_its_bound_and_differs_from_another_writers() -> N
     assert backoff_s("a", 1) != backoff_s("b", 1)
 
 
-def test_a_store_that_fails_is_told_as_it_is(track: Track, store: FakeObjectStore) -> None:
+def test_a_store_that_fails_is_reported_as_it_is(track: Track, store: FakeObjectStore) -> None:
     for method in ("get", "create"):
         store.fail(method, 1, Fault.FAILS)
         with pytest.raises(StoreUnavailable, match=f"The {method} of"):

@@ -23,14 +23,14 @@ FRONTS = {"no wire": no_wire, "wire": wire}
 
 @dataclass
 class Met:
-    """What the schedules of a block did, and what the program was told."""
+    """What the schedules of a block did, and what answers the program got."""
 
     faults: Counter[Wrong] = field(default_factory=Counter)
-    told: Counter[str] = field(default_factory=Counter)
+    end_counts: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
         faults = ", ".join(f"{wrong.name} {count}" for wrong, count in self.faults.items())
-        return f"{dict(self.told)}; {faults}"
+        return f"{dict(self.end_counts)}; {faults}"
 
 
 def play_block(over: str, seeds: Sequence[int]) -> Met:
@@ -39,7 +39,7 @@ def play_block(over: str, seeds: Sequence[int]) -> Met:
     with pytest.MonkeyPatch.context() as monkeypatch, FRONTS[over](monkeypatch) as front:
         make_chunks_tiny(monkeypatch)
         for seed in seeds:
-            met.told += play_one(front, seed)
+            met.end_counts += play_one(front, seed)
             assert front.served is not None
             met.faults += front.served.played
     return met
@@ -49,14 +49,14 @@ def play_one(front: Front, seed: int) -> Counter[str]:
     """Play one schedule; whatever it raises becomes an AssertionError that names the seed."""
     schedule = front.play(seed)
     try:
-        told = faulted_saves.play(schedule).counts
+        end_counts = faulted_saves.play(schedule).counts
         assert schedule.requests <= REQUESTS_MAX
     except Exception as error:
         faults = {wrong.name: count for wrong, count in schedule.played.items()}
         raise AssertionError(
             f"{ENV_SEED}={seed}, in phase {schedule.phase!r} after {faults}: {error!r}"
         ) from error
-    return told
+    return end_counts
 
 
 def play_side_by_side(over: str, seeds: range) -> Met:
@@ -66,7 +66,7 @@ def play_side_by_side(over: str, seeds: range) -> Met:
     with ProcessPoolExecutor(os.cpu_count(), mp_context=PROCESSES) as pool:
         for part in pool.map(play_block, [over] * len(blocks), blocks):
             met.faults += part.faults
-            met.told += part.told
+            met.end_counts += part.end_counts
     return met
 
 

@@ -1,6 +1,6 @@
 """Two saves, a restore and sometimes a newer attempt, over a store in which any request may fail.
 
-What the program was told is kept and, once nothing goes wrong any more, compared with what is true.
+The program's answers are kept and, once nothing goes wrong any more, compared with what is true.
 The program is the real one: tracks, storage writer and reader, chunks that later saves share. Only the
 saver's threads are left out, so that a seed plays the same schedule again.
 """
@@ -50,11 +50,11 @@ State = dict[str, bytes]
 
 
 @dataclass
-class Told:
-    """What the program was told. Saves by manifest sha256: the state saved, and how it went.
+class Answers:
+    """The answers that the program got. saves by manifest sha256: the state saved, and how it went.
 
     "done": committed; "failed": not committed; "unknown": the commit's outcome was never learnt;
-    "fenced". facts: uids that were told to stand. restores: how each restore ended.
+    "fenced". facts: uids that were answered as recorded. restores: how each restore ended.
     """
 
     states: dict[str, State] = field(default_factory=dict)
@@ -64,26 +64,26 @@ class Told:
 
     @property
     def counts(self) -> Counter[str]:
-        """How often each thing was told."""
+        """How often each answer came."""
         saves = [f"save {how}" for how in self.saves.values()]
         return Counter([*saves, *(f"restore {how}" for how in self.restores)])
 
 
-def play(schedule: FaultySchedule) -> Told:
+def play(schedule: FaultySchedule) -> Answers:
     """Play a schedule to its end and check everything; AssertionError says what does not hold."""
     random_state.seed_all(0, rank=0)
-    told = Told()
+    answers = Answers()
     history = History(RUN).declare().open()
     for seq, data in enumerate(history.stored):
         schedule.put(log_key(run_track(RUN), seq), data)
     draw = random.Random(f"scenario {schedule.seed}")
     newer_after = draw.choice(("save 1", "chunks of save 2", "save 2"))
     has_newer = draw.random() < NEWER_ATTEMPTS
-    first = Trainer(schedule, told, attempt_id=1, opened_seq=OPENED_SEQ, model=tiny())
+    first = Trainer(schedule, answers, attempt_id=1, opened_seq=OPENED_SEQ, model=tiny())
 
     def take_over(point: str) -> None:
         if has_newer and point == newer_after:
-            _newer_attempt(schedule, told, history)
+            _newer_attempt(schedule, answers, history)
 
     try:
         if first.place():
@@ -96,9 +96,9 @@ def play(schedule: FaultySchedule) -> Told:
                 first.save(4)
     except Fenced:
         assert has_newer, "the only attempt was fenced"
-    _restore(schedule, told, phase="restore", shortens=True)
-    _check(told, schedule.stored())
-    return told
+    _restore(schedule, answers, phase="restore", shortens=True)
+    _check(answers, schedule.stored())
+    return answers
 
 
 class Trainer:
@@ -107,14 +107,14 @@ class Trainer:
     def __init__(
         self,
         schedule: FaultySchedule,
-        told: Told,
+        answers: Answers,
         *,
         attempt_id: int,
         opened_seq: int,
         model: Trained,
     ) -> None:
         self._schedule = schedule
-        self._told = told
+        self._answers = answers
         self._store: ObjectStore = open_faulty_store()
         self._opened_seq = opened_seq
         self._authority = Authority(attempt_id=attempt_id, launch_id=f"launch-{attempt_id}")
@@ -137,12 +137,12 @@ class Trainer:
         is_placed = tried(lambda: self._track.append(draft)) if self._track else None
         if is_placed is None:
             return False
-        self._told.facts.append(draft.uid)
+        self._answers.facts.append(draft.uid)
         note = Draft(
             uid=f"note-{attempt_id}", kind=Kind.NOTE, body=to_json(Note(by="tests", text="hello"))
         )
         if attempt_id == 1 and tried(lambda: _track(self._store).note(note)) is not None:
-            self._told.facts.append(note.uid)
+            self._answers.facts.append(note.uid)
         return True
 
     def train(self) -> None:
@@ -165,28 +165,28 @@ class Trainer:
                 launch_id=self._authority.launch_id,
             )
         except StoreError:
-            return  # told so, and no commit was ever tried
+            return  # the answer is known, and no commit was ever tried
         written = writer.written
         assert written is not None
         digest = written.ref.manifest_sha256
-        self._told.states[digest] = state_of(self.trained)
-        self._told.saves[digest] = "failed"
+        self._answers.states[digest] = state_of(self.trained)
+        self._answers.saves[digest] = "failed"
         between()
         self._schedule.enter(f"{phase}, commit")
         sources = self.known.sources(writer.chunks)
         draft = self._commit(written.ref)
         assert self._track is not None
-        self._told.saves[digest] = "unknown"
+        self._answers.saves[digest] = "unknown"
         try:
             record = self._track.append(draft, sources=sources)
         except StoreError:
             return
         except Fenced:
-            self._told.saves[digest] = "fenced"
+            self._answers.saves[digest] = "fenced"
             raise
         assert record is not None, "a commit was abandoned and nothing was withdrawn"
-        self._told.saves[digest] = "done"
-        self._told.facts.append(draft.uid)
+        self._answers.saves[digest] = "done"
+        self._answers.facts.append(draft.uid)
         self.known.learn_commit(digest, writer.chunks)
 
     def _open_track(self) -> TrainerTrack:
@@ -245,14 +245,16 @@ def state_of(trained: Trained) -> State:
     return {name: tensor.detach().numpy().tobytes() for name, tensor in tensors.items()}
 
 
-def _newer_attempt(schedule: FaultySchedule, told: Told, history: History) -> None:
+def _newer_attempt(schedule: FaultySchedule, answers: Answers, history: History) -> None:
     """End attempt 1 and open attempt 2, which places itself, restores and saves."""
     schedule.enter("take over")
     opened = tried(lambda: _take_over(_track(open_faulty_store()), history))
     if opened is None:
         return
-    restored = _restore(schedule, told, phase="restore of 2", shortens=False)
-    newest = Trainer(schedule, told, attempt_id=2, opened_seq=opened.seq, model=restored or tiny())
+    restored = _restore(schedule, answers, phase="restore of 2", shortens=False)
+    newest = Trainer(
+        schedule, answers, attempt_id=2, opened_seq=opened.seq, model=restored or tiny()
+    )
     try:
         if newest.place():
             newest.train()
@@ -286,7 +288,9 @@ def _first_opened(history: History) -> AttemptOpened:
     return history.state.attempts[0].opened
 
 
-def _restore(schedule: FaultySchedule, told: Told, *, phase: str, shortens: bool) -> Trained | None:
+def _restore(
+    schedule: FaultySchedule, answers: Answers, *, phase: str, shortens: bool
+) -> Trained | None:
     """Restore what the track says, in a fresh store object; it is what was saved, or an error."""
     schedule.enter(phase, shortens=shortens)
     before = copy.copy(schedule.played)
@@ -294,16 +298,16 @@ def _restore(schedule: FaultySchedule, told: Told, *, phase: str, shortens: bool
     try:
         restored, ref = restore_newest(store, _state(store))
     except StoreError:
-        told.restores.append("failed")
+        answers.restores.append("failed")
         return None
     except (CheckpointCorrupt, TrackBroken):
         lies = schedule.played - before
         assert any(wrong.name == "SHORT" for wrong in lies), "whole bytes were called corrupt"
-        told.restores.append("called corrupt")
+        answers.restores.append("called corrupt")
         return None
     if ref is not None:
-        assert state_of(restored) == told.states[ref.manifest_sha256], "restored other bytes"
-    told.restores.append("done" if ref else "of nothing")
+        assert state_of(restored) == answers.states[ref.manifest_sha256], "restored other bytes"
+    answers.restores.append("done" if ref else "of nothing")
     return restored
 
 
@@ -315,8 +319,8 @@ def restore_newest(store: ObjectStore, state: RunState) -> tuple[Trained, Checkp
     return fresh, ref
 
 
-def _check(told: Told, stored: dict[str, bytes]) -> None:
-    """Compare what was told with what is true."""
+def _check(answers: Answers, stored: dict[str, bytes]) -> None:
+    """Compare the answers with what is true."""
     store = FakeObjectStore()
     store.objects = stored
     records = list(read_records(store, run_track(RUN)))
@@ -324,7 +328,7 @@ def _check(told: Told, stored: dict[str, bytes]) -> None:
     assert state is not None
     uids = Counter(record.uid for record in records)
     assert max(uids.values()) == 1, f"a fact stands twice: {uids}"
-    assert set(told.facts) <= uids.keys(), "a fact that was told to stand does not"
+    assert set(answers.facts) <= uids.keys(), "a fact that was answered as recorded is not there"
     for checkpoint in state.checkpoints:
         verify_checkpoint(store, checkpoint.ref)
     committed = {checkpoint.ref.manifest_sha256 for checkpoint in state.checkpoints}
@@ -334,11 +338,11 @@ def _check(told: Told, stored: dict[str, bytes]) -> None:
         "failed": set(),
         "fenced": set(),
     }
-    for digest, how in told.saves.items():
+    for digest, how in answers.saves.items():
         by_end[how].add(digest)
-    assert by_end["done"] <= committed, "a save was told done and is not committed"
+    assert by_end["done"] <= committed, "a save was answered as done and is not committed"
     assert committed <= by_end["done"] | by_end["unknown"], (
-        "a save was told failed and is committed"
+        "a save was answered as failed and is committed"
     )
     end = next(
         (record.seq for record in records if record.kind is Kind.ATTEMPT_ENDED), len(records)
@@ -351,7 +355,7 @@ def _check(told: Told, stored: dict[str, bytes]) -> None:
     assert not zombies, f"attempt 1 committed after its end: {zombies}"
     restored, ref = restore_newest(store, state)
     if ref is not None:
-        assert state_of(restored) == told.states[ref.manifest_sha256], "restored other bytes"
+        assert state_of(restored) == answers.states[ref.manifest_sha256], "restored other bytes"
 
 
 def _state(store: ObjectStore) -> RunState:

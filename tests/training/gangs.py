@@ -281,7 +281,7 @@ class TrainingRun:
         }
 
     def place(self, attempt_id: int, work: Path) -> AttemptPlace:
-        """Return what a rank is told of its attempt."""
+        """Return what a rank is given about its attempt."""
         (seq,) = [r.seq for r in self.records(Kind.ATTEMPT_OPENED) if r.attempt_id == attempt_id]
         return AttemptPlace(
             store_url=self.store.url,

@@ -47,7 +47,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What the ranks are told. kills: of attempt 1, 2, …; those after the last one live.
+    """What the ranks are given. kills: of attempt 1, 2, …; those after the last one live.
 
     fault: one of `resume_faults`, planted in every attempt but the first.
     """
@@ -97,7 +97,7 @@ class Executioner:
         self._pids = [pid for pid in reversed(pids) if pid is not None]  # itself last
 
     def at(self, step: int, moment: str) -> None:
-        """Be told of every moment of every step."""
+        """Take note of every moment of every step."""
         if self._waiting is not None and step == self._last_step:
             self._waiting.join()  # else a fast run would end before it is killed
         if self._kill is None or self._waiting is not None or moment != self._kill.moment:

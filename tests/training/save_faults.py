@@ -28,7 +28,7 @@ WAIT_S_MAX = 60.0  # for what surely comes
 
 
 def plant(fault: str | None, a: Attempt, step: int, model: nn.Module) -> None:
-    """Play `fault`; to be told of every step, by every rank."""
+    """Play `fault`; every rank calls this at every step."""
     if fault is not None:
         _FAULTS[fault](a, step, model)
 
@@ -51,7 +51,7 @@ def rank_dies_before_its_part(a: Attempt, step: int, model: nn.Module) -> None:
 
 
 def rank_dies_after_its_part(a: Attempt, step: int, model: nn.Module) -> None:
-    """Let the rank be killed once its part is told, and rank 0 commit when it knows of that."""
+    """Let the rank be killed once its part is reported, and rank 0 commit when it knows of that."""
     if (a.rank, step) == (RANK, STEP + 1):
         a._launch.ranks.fetch(f"{SAVE}part-{RANK}", timeout_s=WAIT_S_MAX)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -72,27 +72,27 @@ def rank_dies_after_its_part(a: Attempt, step: int, model: nn.Module) -> None:
 
 
 def outcome_is_lost(a: Attempt, step: int, model: nn.Module) -> None:
-    """Let the rank not be told that rank 0 committed."""
+    """Let the rank not hear that rank 0 committed."""
     ranks = a._launch.ranks
     fetch = ranks.fetch
     if (a.rank, step) == (RANK, STEP):
         ranks.fetch = lambda key, **given: None if key.startswith(SAVE) else fetch(key, **given)
 
 
-def outcome_is_never_told(a: Attempt, step: int, model: nn.Module) -> None:
-    """Let the rank never be told, of the last save neither."""
+def outcome_never_arrives(a: Attempt, step: int, model: nn.Module) -> None:
+    """Let the rank never hear of an outcome, not even of the last save."""
     if (a.rank, step) == (RANK, STEP):
         a._launch.ranks.fetch = lambda key, **given: None
 
 
 def thread_dies(a: Attempt, step: int, model: nn.Module) -> None:
-    """Let the rank's background thread meet what nobody thought of, its part being told."""
+    """Let the rank's background thread meet what nobody thought of, its part being reported."""
     if (a.rank, step) == (RANK, STEP):
         a._launch.ranks.fetch = _die
 
 
 def commit_dies(a: Attempt, step: int, model: nn.Module) -> None:
-    """Let rank 0's background thread meet it, while the others wait to be told."""
+    """Let rank 0's background thread meet it, while the others wait for the outcome."""
     if (a.rank, step) == (0, STEP):
         a._steps.saver._committer._commit = _die
 
@@ -137,7 +137,7 @@ _FAULTS: dict[str, Callable[[Attempt, int, nn.Module], None]] = {
         rank_dies_before_its_part,
         rank_dies_after_its_part,
         outcome_is_lost,
-        outcome_is_never_told,
+        outcome_never_arrives,
         thread_dies,
         commit_dies,
         store_fails,

@@ -34,7 +34,7 @@ SAMPLES = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What the ranks are told. fault: one of `save_faults`; checks_names: against DCP's own."""
+    """What the ranks are given. fault: one of `save_faults`; checks_names: against DCP's own."""
 
     steps: int
     is_sharded: bool

@@ -158,7 +158,7 @@ def fill(disk: Path) -> None:
         os.close(descriptor)
 
 
-def attempt_told(run: TrainingRun) -> str:
+def attempt_words(run: TrainingRun) -> str:
     """What `tracks explain` says of the first attempt."""
     tracks = Tracks(
         run.store, now=FakeClock(), new_uid=SequentialUids(), project=lambda track: None
@@ -166,7 +166,7 @@ def attempt_told(run: TrainingRun) -> str:
     return attempt_text(explain_attempt(tracks, "r", 1))
 
 
-def check_told(run: TrainingRun, why: str, steps: list[int]) -> None:
+def check_failed_save(run: TrainingRun, why: str, steps: list[int]) -> None:
     """Exactly the save of step 4 failed, and track, journal and receipt say so."""
     assert [c.ref.step for c in run.state.checkpoints] == steps
     (alert,) = run.state.alerts
@@ -176,7 +176,7 @@ def check_told(run: TrainingRun, why: str, steps: list[int]) -> None:
     (failed,) = [line for line in run.journal(1) if line["kind"] == "save_failed"]
     assert failed["step"] == 4
     assert set(run.steps(1)) == {1, 2, 3, 4, 5, 6, 7, 8}
-    text = attempt_told(run)
+    text = attempt_words(run)
     assert "saves failed: 1" in text
     assert alert.body.text in text
 
@@ -231,7 +231,7 @@ def check_survived(
                 mends()
 
         train_linear(a, until=8, on_step=on_step)
-    check_told(run, why, steps=[2, 6, 8])
+    check_failed_save(run, why, steps=[2, 6, 8])
 
 
 def settle(a: Attempt) -> None:

@@ -115,9 +115,9 @@ def test_a_command_that_ends_before_the_configs_last_step_says_so_or_has_failed(
     assert "The command ended with exit code 0 after step 6 of 9" in gang.log()
     assert '{"step": 6, "last": true}' in gang.log()
     assert silent.final().step == 6
-    told = shell_run(tmp_path / "told", "6", "0.02", "early", steps=9)
-    assert told.train().exit_codes == [0]
-    assert [word.reason for word in told.last_words(1)] == ["early_stopped"]
+    answer = shell_run(tmp_path / "answer", "6", "0.02", "early", steps=9)
+    assert answer.train().exit_codes == [0]
+    assert [word.reason for word in answer.last_words(1)] == ["early_stopped"]
     unknown = shell_run(tmp_path / "unknown", "6", "0.02", steps=None)
     assert unknown.train().exit_codes == [0]
     (word,) = unknown.last_words(1)

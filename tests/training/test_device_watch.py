@@ -163,7 +163,7 @@ def test_a_driver_that_hangs_costs_its_figures_and_says_so(
         ("nvmlDeviceGetMemoryInfo", "NVML: Not Supported"),  # the device is lost
     ],
 )
-def test_a_driver_without_the_device_is_told_in_words(
+def test_a_driver_without_the_device_is_explained(
     watching: Callable[..., NvmlWatch], refused: str, problem: str
 ) -> None:
     watch = watching(lambda: FakeNvml(refuses=(refused,)))
@@ -171,7 +171,7 @@ def test_a_driver_without_the_device_is_told_in_words(
     assert watch.newest() == ({}, problem)
 
 
-def test_the_extra_that_is_missing_is_told_in_words(watching: Callable[..., NvmlWatch]) -> None:
+def test_the_extra_that_is_missing_is_explained(watching: Callable[..., NvmlWatch]) -> None:
     def load() -> Any:
         raise ModuleNotFoundError("No module named 'pynvml'")
 

@@ -79,7 +79,7 @@ def test_a_nan_says_at_which_step_the_numbers_went_wrong(tmp_path: Path) -> None
     assert (word.step, word.onset_step) == (6, 7)
 
 
-def test_a_nan_of_one_rank_is_told_by_all_with_step_rank_and_value(tmp_path: Path) -> None:
+def test_a_nan_of_one_rank_is_reported_by_all_with_step_rank_and_value(tmp_path: Path) -> None:
     run = drilled(tmp_path, "nan@7,rank=1", ranks=2)
     run.train()
     said = "The loss of step 7 is nan (nan on rank 1, of 2 ranks); nothing of this step is saved. "

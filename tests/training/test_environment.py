@@ -26,19 +26,19 @@ TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "OMP_NUM_THREADS"
 
 
 def test_a_launcher_tells_the_attempt_and_torchrun_the_rank() -> None:
-    told = read_environment({**OURS, **TORCHRUN})
-    assert (told.rank, told.world_size, told.local_rank, told.threads) == (1, 3, 1, 4)
-    assert told.has_group
-    assert told.attempt is not None
-    assert (told.attempt.attempt_id, told.attempt.opened_seq) == (2, 9)
-    assert told.attempt.work == Path("/work")
-    assert place_from_json(place_to_json(told.attempt)) == told.attempt
+    result = read_environment({**OURS, **TORCHRUN})
+    assert (result.rank, result.world_size, result.local_rank, result.threads) == (1, 3, 1, 4)
+    assert result.has_group
+    assert result.attempt is not None
+    assert (result.attempt.attempt_id, result.attempt.opened_seq) == (2, 9)
+    assert result.attempt.work == Path("/work")
+    assert place_from_json(place_to_json(result.attempt)) == result.attempt
 
 
 def test_a_pod_reads_what_was_asked_of_the_cluster_and_what_its_queue_says_that_it_gave() -> None:
     given = {"TRACKS_CLUSTER_QUEUE": "all", "TRACKS_SWITCHES": "spine.leaf1"}
-    told = read_environment({"TRACKS_ASKED": '{"queue": "a"}', **given})
-    assert (told.asked, told.granted) == (
+    result = read_environment({"TRACKS_ASKED": '{"queue": "a"}', **given})
+    assert (result.asked, result.granted) == (
         {"queue": "a"},
         {"cluster_queue": "all", "switches": "spine.leaf1"},
     )
@@ -49,9 +49,9 @@ def test_a_pod_reads_what_was_asked_of_the_cluster_and_what_its_queue_says_that_
 
 
 def test_without_a_launcher_a_rank_is_alone_with_one_thread() -> None:
-    told = read_environment({})
-    assert (told.rank, told.world_size, told.threads, told.attempt) == (0, 1, 1, None)
-    assert not told.has_group
+    result = read_environment({})
+    assert (result.rank, result.world_size, result.threads, result.attempt) == (0, 1, 1, None)
+    assert not result.has_group
 
 
 @pytest.mark.parametrize("missing", ["TRACKS_STORE", "TRACKS_ATTEMPT_ID", "TRACKS_WORK"])

@@ -84,7 +84,7 @@ def test_with_grace_the_gang_ends_drained_and_no_step_is_lost(tmp_path: Path) ->
     assert [word.reason for word in run.last_words(1)] == ["drained", "drained"]
 
 
-def test_when_one_rank_is_told_to_stop_all_stop_after_the_same_step(tmp_path: Path) -> None:
+def test_when_one_rank_is_asked_to_stop_all_stop_after_the_same_step(tmp_path: Path) -> None:
     run = TrainingRun(tmp_path, ranks=3, steps=100_000, every_steps=None)
     gang = run.start()
     gang.wait(until=lambda: bool(list(gang.work.glob("journal/*/rank-2.jsonl"))))

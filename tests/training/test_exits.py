@@ -311,7 +311,7 @@ FOLDER = """
         ("os._exit(0)", ", last=step == 5", None, 0, "completed", "Step 5, the last one"),
     ],
 )
-def test_a_script_that_writes_its_own_folders_is_told_by_the_same_rules(
+def test_a_script_that_writes_its_own_folders_is_judged_by_the_same_rules(
     tmp_path: Path, end: str, last: str, steps: int | None, code: int, reason: str, said: str
 ) -> None:
     path = tmp_path / "trainer.py"

@@ -119,7 +119,7 @@ def saved(records: list[dict[str, Any]]) -> list[tuple[int, str]]:
     ]
 
 
-def test_without_them_it_trains_alone_and_its_end_is_told_whatever_it_is(script: Path) -> None:
+def test_without_them_it_trains_alone_and_its_end_is_reported_whatever_it_is(script: Path) -> None:
     failed = train_alone(script, FAIL_AT="6")
     assert failed.returncode == 1
     assert "ValueError: on purpose" in failed.stderr

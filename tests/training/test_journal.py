@@ -276,8 +276,8 @@ def test_a_store_that_is_away_is_complained_of_once_and_counted(
     journal.write_step(1, {})
     for _ in range(6):
         journal._try_ship()
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 2
-    assert "cannot ship rank-0.jsonl, trying on" in told[0]
-    assert "shipped rank-0.jsonl after 5 failed tries" in told[1]
+    result = capsys.readouterr().err.splitlines()
+    assert len(result) == 2
+    assert "cannot ship rank-0.jsonl, trying on" in result[0]
+    assert "shipped rank-0.jsonl after 5 failed tries" in result[1]
     journal.close(ship=False)

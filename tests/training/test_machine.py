@@ -50,7 +50,7 @@ def test_lines_of_a_device_that_others_were_given_are_left_out_and_ones_own_is_n
         assert found["kernel_lines"][:2] == [mine, theirs]
 
 
-def test_a_kernel_log_that_may_not_be_read_is_told_as_such(
+def test_a_kernel_log_that_may_not_be_read_is_reported_as_such(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(this_machine, "_LOG", tmp_path / "none")

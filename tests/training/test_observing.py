@@ -174,7 +174,7 @@ def test_a_mask_that_a_model_makes_anew_is_no_state_of_it(
         ('{"step": 5}\nno step\n[]\n{"step": 6, "lo', 6),  # the last line is being written
     ],
 )
-def test_a_command_is_in_the_step_after_the_last_that_it_told_of(
+def test_a_command_is_in_the_step_after_the_last_that_it_reported(
     metrics: str, expected: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "metrics.jsonl"

@@ -213,7 +213,7 @@ def test_what_waits_for_other_ranks_inside_a_pass_is_left_out(
     assert clock.now_s == 2 * 12.0
 
 
-def test_nothing_is_told_of_passes_that_wait_inside_compiled_code(
+def test_nothing_is_reported_of_passes_that_wait_inside_compiled_code(
     own: OwnTime, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = Sharded(clock)

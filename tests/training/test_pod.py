@@ -147,7 +147,7 @@ def is_pending(pid: int) -> bool:
     return bool(int(waiting, 16) >> (signal.SIGTERM - 1) & 1)
 
 
-def test_a_rank_that_is_killed_is_told_with_its_signal_and_the_others_have_time_for_a_last_word(
+def test_a_rank_that_is_killed_is_reported_with_its_signal_and_the_others_have_time_for_a_last_word(
     pods: PodStarter,
 ) -> None:
     pod = pods.start(ranks=2, script=SURVIVES)
@@ -245,7 +245,7 @@ time.sleep(600)
     assert "RuntimeError: the cause" in failing.end.ranks[0].log_tail
 
 
-def test_a_pod_that_is_told_to_end_before_the_others_came_ends_as_drained(pods: PodStarter) -> None:
+def test_a_pod_that_must_end_before_the_others_came_ends_as_drained(pods: PodStarter) -> None:
     pod = pods.start(index=1, pods=2, script=WAITS)
     until((pod.work / "pod.json").exists, pod)
     pod.terminate()

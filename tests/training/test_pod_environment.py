@@ -58,8 +58,8 @@ def test_a_manifest_sets_exactly_what_the_table_of_a_pods_variables_has() -> Non
 
 def test_a_pod_reads_what_its_manifest_tells() -> None:
     environ = given()
-    told = read_pod_environment(environ)
-    assert told == PodEnvironment(
+    result = read_pod_environment(environ)
+    assert result == PodEnvironment(
         store_url="s3://bucket/prefix",
         run_id="r",
         attempt_id=2,
@@ -76,7 +76,7 @@ def test_a_pod_reads_what_its_manifest_tells() -> None:
         command=COMMAND,
         code_key=None,
     )
-    assert list(told.all_ranks) == [2, 3]
+    assert list(result.all_ranks) == [2, 3]
 
 
 def test_stored_code_is_found_by_its_key() -> None:
@@ -85,14 +85,14 @@ def test_stored_code_is_found_by_its_key() -> None:
 
 def test_a_gang_of_one_pod_needs_no_name_in_the_cluster_s_dns() -> None:
     environ = given(ranks=2) | {"TRACKS_MASTER_ADDR": "", "JOB_COMPLETION_INDEX": ""}
-    told = read_pod_environment(environ)
-    assert (told.index, told.master_addr) == (0, "127.0.0.1")
+    result = read_pod_environment(environ)
+    assert (result.index, result.master_addr) == (0, "127.0.0.1")
 
 
 def test_secrets_are_known_and_not_shown() -> None:
-    told = read_pod_environment(given() | {"AWS_SECRET_ACCESS_KEY": "not-to-be-seen"})
-    assert {"not-to-be-seen", b"not-to-be-seen".hex()} <= {*told.secrets}
-    assert "not-to-be-seen" not in repr(told)
+    result = read_pod_environment(given() | {"AWS_SECRET_ACCESS_KEY": "not-to-be-seen"})
+    assert {"not-to-be-seen", b"not-to-be-seen".hex()} <= {*result.secrets}
+    assert "not-to-be-seen" not in repr(result)
 
 
 def test_everything_that_is_missing_or_bad_is_named_at_once() -> None:

@@ -1,4 +1,4 @@
-"""A pod's watch over its ranks, without torchrun: how ends are told, kept and turned into a code."""
+"""A pod watches its ranks without torchrun: it reports and keeps ends, and turns them into a code."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tracks_dagster.training.pods.reports import Asks, Beats, Ends, GangFailure,
 SETTLE_S_MAX = 60.0
 
 
-def told(work: Path, *, ranks: int = 2, index: int = 0, pods: int = 1) -> PodEnvironment:
-    """Return what a pod is told."""
+def given_to_pod(work: Path, *, ranks: int = 2, index: int = 0, pods: int = 1) -> PodEnvironment:
+    """Return what a pod is given."""
     return PodEnvironment(
         store_url="",
         run_id="r",
@@ -68,7 +68,7 @@ def test_pods_that_do_not_meet_end_with_what_torchrun_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pod_gang, "MEET_S_MAX", 1.0)
-    store, pod = FakeObjectStore(), told(tmp_path, index=1, pods=2)
+    store, pod = FakeObjectStore(), given_to_pod(tmp_path, index=1, pods=2)
     torchrun = Torchrun(pod)
     torchrun.start()
     gang = watched(store, pod, torchrun)
@@ -80,8 +80,8 @@ def test_pods_that_do_not_meet_end_with_what_torchrun_said(
     assert all("torchrun failed in pod pod (1 of 2" in rank.log_tail for rank in end.ranks)
 
 
-def test_every_rank_that_failed_is_told_and_not_only_the_first(tmp_path: Path) -> None:
-    store, pod = FakeObjectStore(), told(tmp_path, ranks=3)
+def test_every_rank_that_failed_is_reported_and_not_only_the_first(tmp_path: Path) -> None:
+    store, pod = FakeObjectStore(), given_to_pod(tmp_path, ranks=3)
     for rank, code in ((0, 7), (1, -signal.SIGSEGV), (2, 0)):
         file = RankFile(tmp_path, rank, started_at="2026-01-01T00:00:00.000000Z")
         file.ended(code, at=f"2026-01-01T00:00:0{9 - rank}.000000Z")
@@ -113,12 +113,12 @@ def test_a_pod_ends_with_the_code_that_tells_most(
     for rank, code in enumerate(codes):
         file = RankFile(tmp_path, rank, started_at="2026-01-01T00:00:00.000000Z")
         file.ended(code, at="2026-01-01T00:00:01.000000Z")
-    pod = told(tmp_path)
+    pod = given_to_pod(tmp_path)
     assert watched(FakeObjectStore(), pod, Torchrun(pod)).exit_code == expected
 
 
 def test_ends_that_the_store_did_not_take_at_first_are_put_again(tmp_path: Path) -> None:
-    store, pod = FakeObjectStore(), told(tmp_path, ranks=1)
+    store, pod = FakeObjectStore(), given_to_pod(tmp_path, ranks=1)
     store.fail("put", 1, Fault.FAILS)
     ends = Ends(store, pod, clean=redact)
     ends.take({0: RankState(rank=0, exit_code=0, ended_at="2026-01-01T00:00:01.000000Z")})
@@ -127,7 +127,7 @@ def test_ends_that_the_store_did_not_take_at_first_are_put_again(tmp_path: Path)
 
 
 def test_a_beat_that_the_store_did_not_take_is_put_at_the_next_look(tmp_path: Path) -> None:
-    store, pod = FakeObjectStore(), told(tmp_path)
+    store, pod = FakeObjectStore(), given_to_pod(tmp_path)
     beats = Beats(store, pod)
     store.fail("put", 1, Fault.FAILS)
     with pytest.raises(StoreUnavailable):
@@ -145,7 +145,7 @@ def test_an_unchanged_beat_is_put_now_and_then_so_that_silence_says_something(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = FakeObjectStore()
-    beats = Beats(store, told(tmp_path))
+    beats = Beats(store, given_to_pod(tmp_path))
     key = pod_files.beat_key(AttemptRef("r", 1), "uid")
     beats.put()
     first = store.get(key)
@@ -159,7 +159,7 @@ def test_an_unchanged_beat_is_put_now_and_then_so_that_silence_says_something(
 def test_an_answer_that_the_store_did_not_take_is_put_again_without_asking_the_ranks_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, pod = FakeObjectStore(), told(tmp_path)
+    store, pod = FakeObjectStore(), given_to_pod(tmp_path)
     dumped: list[int] = []
     monkeypatch.setattr(
         "tracks_dagster.training.pods.reports.dump_stacks", lambda *_, **__: dumped.append(1) or ()

@@ -12,7 +12,9 @@ from tracks_dagster.training.signals.rank_figures import NAMES, OVER_STEPS, RANK
 STEPS = [0.3, 0.1, 0.2, 9.0, 0.2]  # the median is 0.2
 
 
-def told(rank: int, world_size: int, device: dict[str, Any], *, own_s: float | None) -> list[float]:
+def due_figures(
+    rank: int, world_size: int, device: dict[str, Any], *, own_s: float | None
+) -> list[float]:
     figures = RankFigures(rank=rank, world_size=world_size)
     for step_s in STEPS:
         assert figures.due(device) == []
@@ -26,7 +28,7 @@ def summed(parts: list[list[float]]) -> list[float]:
 
 def test_the_sum_has_the_median_of_every_rank_in_its_place() -> None:
     devices: list[dict[str, Any]] = [{"util_percent": 90.0, "rss_bytes": 2**40 + 1}, {}, {}]
-    parts = [told(rank, 3, devices[rank], own_s=rank or None) for rank in range(3)]
+    parts = [due_figures(rank, 3, devices[rank], own_s=rank or None) for rank in range(3)]
     assert RankFigures(rank=0, world_size=3).fields(summed(parts)) == {
         "step_s": [0.2, 0.2, 0.2],
         "own_s": [None, 1, 2],
@@ -36,7 +38,7 @@ def test_the_sum_has_the_median_of_every_rank_in_its_place() -> None:
     }
 
 
-def test_steps_are_told_once_and_together() -> None:
+def test_steps_are_reported_once_and_together() -> None:
     figures = RankFigures(rank=0, world_size=1)
     lengths = []
     for _ in range(4 * OVER_STEPS):
@@ -52,4 +54,4 @@ def test_steps_are_told_once_and_together() -> None:
     ("world_size", "length"), [(RANKS_MAX, len(NAMES) * RANKS_MAX), (RANKS_MAX + 1, 0)]
 )
 def test_a_gang_that_is_too_large_tells_nothing(world_size: int, length: int) -> None:
-    assert len(told(0, world_size, {}, own_s=None)) == length
+    assert len(due_figures(0, world_size, {}, own_s=None)) == length

@@ -34,7 +34,7 @@ from tracks_dagster.training.saves.committing import Outcome
 from tracks_dagster.training.saves.saving import Saver
 
 ABANDONED = Outcome(failed="A checkpoint whose chunks it names was quarantined.", is_abandoned=True)
-NOT_TOLD = Outcome(failed="Rank 0 did not say.")
+SILENT = Outcome(failed="Rank 0 did not say.")
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_saving_thread_that_died_is_not_called_slow(
         train_linear(a, until=6)
 
 
-def test_an_alert_that_cannot_be_told_changes_no_outcome(
+def test_an_alert_that_cannot_be_recorded_changes_no_outcome(
     run: TrainingRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*given: object) -> Any:
@@ -142,24 +142,24 @@ def test_an_alert_that_cannot_be_told_changes_no_outcome(
     assert committed_steps(run) == [2]
 
 
-@pytest.mark.parametrize(("own", "other"), [(ABANDONED, NOT_TOLD), (NOT_TOLD, ABANDONED)])
+@pytest.mark.parametrize(("own", "other"), [(ABANDONED, SILENT), (SILENT, ABANDONED)])
 def test_ranks_that_failed_differently_do_the_same_next(own: Outcome, other: Outcome) -> None:
     """One that tries again while another gives up would wait in a collective for ever."""
     flags = [
         [float(bool(o.failed)), float(o.is_abandoned), float(bool(o.ends))] for o in (own, other)
     ]
-    told = [
+    result = [
         {"failed": o.failed, "is_abandoned": o.is_abandoned, "ends": o.ends} for o in (own, other)
     ]
     ranks = SimpleNamespace(
         world_size=2,
         sum=lambda values: [a + b for a, b in zip(*flags, strict=True)],
-        gather=lambda value: told,
+        gather=lambda value: result,
     )
     saver = object.__new__(Saver)
     saver._launch = SimpleNamespace(ranks=ranks)  # type: ignore[assignment]
     assert saver._agreed(own) == own  # `own` is rank 0's here
-    told.reverse()
+    result.reverse()
     assert saver._agreed(own) == other
 
 

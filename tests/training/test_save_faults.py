@@ -74,7 +74,7 @@ def test_a_save_that_has_all_its_parts_is_committed_though_a_rank_died(tmp_path:
     assert [word.reason for word in run.last_words(1)] == ["rank_lost_secondary"]
 
 
-def test_a_rank_that_was_not_told_of_the_commit_hears_of_it_before_the_next_save(
+def test_a_rank_that_missed_the_commit_learns_of_it_before_the_next_save(
     tmp_path: Path,
 ) -> None:
     run, gang = train(tmp_path, "outcome_is_lost")
@@ -83,10 +83,10 @@ def test_a_rank_that_was_not_told_of_the_commit_hears_of_it_before_the_next_save
     assert kinds(run, 1) == ["save_failed", "save"]  # what it knew when it wrote that
 
 
-def test_a_rank_that_is_told_nothing_of_the_last_commit_still_ends_with_the_others(
+def test_a_rank_that_hears_nothing_of_the_last_commit_still_ends_with_the_others(
     tmp_path: Path,
 ) -> None:
-    run, gang = train(tmp_path, "outcome_is_never_told")
+    run, gang = train(tmp_path, "outcome_never_arrives")
     assert gang.exit_codes == [0, 0], gang.log()
     assert commits(run) == [2, 4]
     assert [word.reason for word in run.last_words(1)] == ["completed", "completed"]

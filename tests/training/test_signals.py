@@ -66,7 +66,9 @@ def test_what_the_script_reports_counts_in_place_of_what_is_measured(
     assert (step.lr, step.grad_norm) == (7.0, None)
 
 
-def test_a_norm_that_is_not_finite_is_told_as_such(tmp_path: Path, store: FakeObjectStore) -> None:
+def test_a_norm_that_is_not_finite_is_reported_as_such(
+    tmp_path: Path, store: FakeObjectStore
+) -> None:
     run = run_of(tmp_path, store)
     model = nn.Linear(1, 1)
     with run.joined() as a:
@@ -157,7 +159,7 @@ def test_a_folder_script_tells_of_models_that_it_arms_whenever_it_reports(
             if step in (4, 6):
                 a.report(step, loss=1.0)
     lines = run.steps(1)
-    assert sorted(lines) == [1, 2, 3, 4, 5, 6]  # of the seventh nobody told more
+    assert sorted(lines) == [1, 2, 3, 4, 5, 6]  # of the seventh nothing more was reported
     for step, line in lines.items():
         assert line["own_s"] == pytest.approx(own_s[step], abs=1e-6)
         assert line["lr"] == 0.5

@@ -95,7 +95,7 @@ def size(
     return from_json(StepMemory, json.loads((folder / "report.json").read_text()))
 
 
-def test_a_torch_without_the_tracker_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_without_the_tracker_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "tracks_dagster.training.sizing.predicting", raising=False)
     monkeypatch.setitem(sys.modules, "torch.distributed._tools.mem_tracker", None)
     with pytest.raises(TrainingError, match=r"has no MemTracker .* --measure"):

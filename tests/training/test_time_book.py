@@ -18,7 +18,7 @@ class Hand:
         return round(self.now * 1e9)
 
 
-def test_steps_and_their_data_are_told_apart_and_summed() -> None:
+def test_steps_and_their_data_are_distinguished_and_summed() -> None:
     clock = Hand()
     book = TimeBook(clock)
     for data_s, step_s in ((2.0, 10.0), (1.0, 20.0)):

@@ -49,7 +49,7 @@ def test_commits_and_the_journal_tell_the_same_time(
     assert memory.device_bytes is None  # no GPU here
 
 
-def test_an_evaluation_in_the_loop_is_told_apart_from_the_steps(
+def test_an_evaluation_in_the_loop_is_distinguished_from_the_steps(
     run: TrainingRun, store: FakeObjectStore
 ) -> None:
     with run.joined() as a:

@@ -38,7 +38,7 @@ class Wait:
     """Nothing is decided now. until: when to decide again by itself; None: something has to happen.
 
     verify: a checkpoint whose bytes have to be read first: if they are right, a limit is not exhausted.
-    alert: what a person should be told, once; it is appended to the run's track.
+    alert: what a person should hear, once; it is appended to the run's track.
     """
 
     why: str

@@ -75,7 +75,7 @@ QUESTIONS: Mapping[str, Question] = {
                     ),
                     *_asks(
                         "monitoring",
-                        "a full run that hangs unseen wastes days; notify.yaml names who is told",
+                        "a full run that hangs unseen wastes days; notify.yaml names who is alerted",
                         notify_stages=("full",),
                     ),
                     *_asks(

@@ -1,6 +1,6 @@
 """How a loop over steps was left before its last one: by the script's will, or by what ended it.
 
-A generator is closed with its loop and never told why. The loop's frame shows it: `break` and `return`
+A generator is closed with its loop and never learns why. Its frame shows it: `break` and `return`
 drop the iterator by an instruction of their own, an exception (`sys.exit` is one) at the instruction
 that raised. That is CPython's; a loop that is found nowhere counts as left by the script's will.
 """

@@ -46,7 +46,7 @@ from tracks_dagster.training.sampling import BatchSampler
 
 ELEMENTS_MAX = 65_536  # of one tensor that are looked at, evenly spread over it
 BATCH_TENSORS_MAX = 4  # of one that a loader gave
-ROWS_MAX = 64  # of one batch that are told apart
+ROWS_MAX = 64  # of one batch that are distinguished
 ATTRIBUTES_MAX = 10_000  # of all parts of a module
 ATTRIBUTE_CHARACTERS_MAX = 60  # of the value of one
 FILES_MAX = 1000  # written by one rank, that are named
@@ -417,7 +417,7 @@ def _writes(flags: object) -> bool:
 
 
 def running_step(metrics: Path, resumed: int) -> int:
-    """Return the step that a command is in: the one after the last that it has told of."""
+    """Return the step that a command is in: the one after the last that it has reported."""
     for line in reversed(_text(metrics).split("\n")[:-1]):
         with suppress(ValueError, TypeError, KeyError):
             return int(parse_json(line)["step"]) + 1

@@ -63,7 +63,7 @@ def test_an_agent_asks_why_a_run_ended_and_retries_it_with_a_reason(
     refused: Story,
 ) -> None:
     why = "It read a key that the config lacks."
-    explained, retried, told = asked(
+    explained, retried, answer = asked(
         ("explain", {"target": f"{RUN_ID}/a01"}),
         ("retry", {"run": RUN_ID, "why": why, "config": {"micro_batch": 1}}),
         ("records", {"run": RUN_ID}),
@@ -73,7 +73,7 @@ def test_an_agent_asks_why_a_run_ended_and_retries_it_with_a_reason(
     opened = build(Settings.from_environment()).tracks.run(RUN_ID).attempts[-1].opened
     assert (opened.decided_by, opened.config["micro_batch"]) == ("agent:night-watch", 1)
     assert why in opened.decision
-    assert "agent:night-watch" in told
+    assert "agent:night-watch" in answer
 
 
 def test_what_the_policy_refuses_is_refused_in_its_words(refused: Story, home: Path) -> None:

@@ -113,7 +113,7 @@ def test_other_columns_are_named_however_much_follows(programs: Path, world: Imp
         live(world)
 
 
-def test_a_machine_without_slurm_is_told_what_to_do(
+def test_a_machine_without_slurm_is_answered_with_what_to_do(
     tmp_path: Path, world: ImportWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -224,7 +224,7 @@ def test_jobs_of_one_name_but_of_another_person_or_folder_are_other_runs() -> No
     assert {each.title for each in found} == {"train"}
 
 
-def test_the_hour_that_comes_twice_is_told_by_what_had_elapsed() -> None:
+def test_the_hour_that_comes_twice_is_decided_by_what_had_elapsed() -> None:
     zone = ZoneInfo("Europe/Paris")
     line = row(
         1,

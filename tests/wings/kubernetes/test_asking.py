@@ -105,7 +105,7 @@ def test_a_save_is_asked_for_through_the_store_where_the_pod_runs_and_its_word_c
         assert launcher.ask_to_save(AttemptRef("r-1", 1), place(names[0])) is expected
 
 
-def test_a_pod_that_says_nothing_to_a_save_is_told_of_and_not_taken_for_a_yes_or_a_no(
+def test_a_pod_that_says_nothing_to_a_save_is_reported_and_not_taken_for_a_yes_or_a_no(
     kube: KubeDouble, clock: Clock
 ) -> None:
     with launcher_on(kube, Pods(clock, {}), clock) as launcher:
@@ -115,7 +115,7 @@ def test_a_pod_that_says_nothing_to_a_save_is_told_of_and_not_taken_for_a_yes_or
             launcher.ask_to_save(AttemptRef("r-1", 1), place(names[0]))
 
 
-def test_stacks_come_from_the_pods_that_answer_and_the_others_are_told_of(
+def test_stacks_come_from_the_pods_that_answer_and_the_others_are_reported(
     kube: KubeDouble, clock: Clock
 ) -> None:
     dumps = (StackDump(rank=0, text="File a"), StackDump(rank=1, text="File b"))

@@ -62,7 +62,7 @@ class ScriptedReads:
 
 
 class Heard:
-    """A sink that keeps what it is told."""
+    """A sink that keeps what it gets."""
 
     def __init__(self) -> None:
         self.gaps: list[str] = []
@@ -100,20 +100,20 @@ def failed(status: int | None) -> ReadFailed:
     return ReadFailed(f"Cannot watch: {status}", status=status)
 
 
-def test_a_watch_goes_on_from_the_last_version_that_it_told_bookmarks_too() -> None:
+def test_a_watch_goes_on_from_the_last_version_that_it_reported_bookmarks_too() -> None:
     asked, heard = run([event(11), event(12, "BOOKMARK")], failed(None), [event(13, "DELETED")])
     assert asked == ["list", "watch 10", "watch 12", "watch 12", "watch 13"]
     assert heard.changes == ["MODIFIED", "DELETED"]
     assert heard.gaps == [""]
 
 
-def test_a_version_that_is_too_old_is_listed_again_and_told_as_a_gap() -> None:
+def test_a_version_that_is_too_old_is_listed_again_and_reported_as_a_gap() -> None:
     asked, heard = run([event(11)], failed(GONE), [event(12)])
     assert asked == ["list", "watch 10", "watch 11", "list", "watch 10", "watch 12"]
     assert heard.gaps == ["", "Cannot watch: 410"]
 
 
-def test_more_events_than_are_read_are_told_as_a_gap_and_watched_from_there() -> None:
+def test_more_events_than_are_read_are_reported_as_a_gap_and_watched_from_there() -> None:
     asked, heard = run([event(11)], resource=EVENTS, lists_all=False)
     assert asked == ["list", "watch 10", "watch 11"]
     assert heard.gaps == ["There are more than 0 events, and the rest was not read."]
@@ -127,12 +127,12 @@ def test_pods_that_cannot_be_listed_whole_are_listed_again() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
-def test_a_refusal_is_told_at_once_and_is_over_with_the_next_answer(status: int) -> None:
+def test_a_refusal_is_reported_at_once_and_is_over_with_the_next_answer(status: int) -> None:
     _, heard = run(failed(status), [event(11)])
     assert heard.troubles == ["", f"Cannot watch: {status}", ""]
 
 
-def test_a_failure_that_may_pass_is_told_when_it_lasts() -> None:
+def test_a_failure_that_may_pass_is_reported_when_it_lasts() -> None:
     few = [failed(503)] * change_stream.FAILURES_REPORTED
     assert run(*few)[1].troubles == [""]
     assert run(*few, failed(503))[1].troubles == ["", "Cannot watch: 503"]

@@ -50,7 +50,7 @@ def settings_at(folder: Path, url: str) -> ClusterSettings:
     return ClusterSettings(image="train:1", namespace=NAMESPACE, kubeconfig=str(path))
 
 
-def told(cluster: ClusterSettings, doing: str = "list the pods") -> str:
+def refusal(cluster: ClusterSettings, doing: str = "list the pods") -> str:
     """Return the words of the error that listing pods gives."""
     with connect(cluster) as connection, pytest.raises(CLIENT_ERRORS) as raised:
         client.CoreV1Api(connection).list_namespaced_pod(cluster.namespace)
@@ -87,13 +87,15 @@ def test_in_a_pod_its_own_account_is_taken_and_a_named_kubeconfig_goes_before(
     assert connect(cluster).host == kube.url
 
 
-def test_a_kubeconfig_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_kubeconfig_that_is_not_there_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "none"
     with pytest.raises(SettingsError, match=f"no kubeconfig {path}"):
         connect(ClusterSettings(image="train:1", kubeconfig=str(path)))
 
 
-def test_a_context_that_is_not_there_is_told_with_those_that_are(cluster: ClusterSettings) -> None:
+def test_a_context_that_is_not_there_is_reported_with_those_that_are(
+    cluster: ClusterSettings,
+) -> None:
     wrong = ClusterSettings(image="train:1", kubeconfig=cluster.kubeconfig, context="prod")
     with pytest.raises(SettingsError, match="no context prod; there are: double"):
         connect(wrong)
@@ -115,7 +117,7 @@ def test_a_context_that_is_not_there_is_told_with_those_that_are(cluster: Cluste
         ),
     ],
 )
-def test_a_kubeconfig_that_is_none_is_told_without_what_it_holds(
+def test_a_kubeconfig_that_is_not_one_is_reported_without_what_it_holds(
     text: str, words: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "config"
@@ -126,7 +128,7 @@ def test_a_kubeconfig_that_is_none_is_told_without_what_it_holds(
     assert raised.value.__cause__ is None
 
 
-def test_a_denied_verb_is_told_with_resource_account_namespace_and_the_rule_to_add(
+def test_a_denied_verb_is_reported_with_resource_account_namespace_and_the_rule_to_add(
     kube: KubeDouble, api: client.ApiClient, cluster: ClusterSettings
 ) -> None:
     kube.deny("create", "jobs.batch")
@@ -140,7 +142,7 @@ def test_a_denied_verb_is_told_with_resource_account_namespace_and_the_rule_to_a
     assert '{apiGroups: ["batch"], resources: ["jobs"], verbs: ["create"]} to a Role' in words
 
 
-def test_a_denied_log_is_told_although_its_reply_is_a_stream(
+def test_a_denied_log_is_reported_although_its_reply_is_a_stream(
     kube: KubeDouble, api: client.ApiClient, cluster: ClusterSettings
 ) -> None:
     kube.deny("get", "pods/log")
@@ -150,7 +152,7 @@ def test_a_denied_log_is_told_although_its_reply_is_a_stream(
     assert "may not get pods/log (API group core)" in str(explain(raised.value, "x", cluster))
 
 
-def test_a_refused_stream_is_told_by_its_status_where_the_library_stumbles_over_it(
+def test_a_refused_stream_is_reported_by_its_status_where_the_library_stumbles_over_it(
     cluster: ClusterSettings, monkeypatch: pytest.MonkeyPatch, kube: KubeDouble
 ) -> None:
     monkeypatch.delattr(urllib3.response.BaseHTTPResponse, "getheaders", raising=False)
@@ -161,7 +163,7 @@ def test_a_refused_stream_is_told_by_its_status_where_the_library_stumbles_over_
     assert "no pods none in namespace tracks" in str(explain(raised.value, "x", cluster))
 
 
-def test_what_only_a_cluster_wide_role_gives_is_told_so(
+def test_what_only_a_cluster_wide_role_gives_is_named_as_such(
     kube: KubeDouble, api: client.ApiClient, cluster: ClusterSettings
 ) -> None:
     kube.deny("list", "nodes")
@@ -172,7 +174,7 @@ def test_what_only_a_cluster_wide_role_gives_is_told_so(
     assert "ClusterRole" in words
 
 
-def test_a_quota_is_told_with_its_numbers(
+def test_a_quota_is_reported_with_its_numbers(
     kube: KubeDouble, api: client.ApiClient, cluster: ClusterSettings
 ) -> None:
     kube.set_quota("small", {"count/jobs.batch": "0"})
@@ -183,7 +185,7 @@ def test_a_quota_is_told_with_its_numbers(
     assert "limited: count/jobs.batch=0" in words
 
 
-def test_a_namespace_that_is_not_there_is_told_apart_from_an_object(
+def test_a_namespace_that_is_not_there_is_distinguished_from_an_object(
     api: client.ApiClient, cluster: ClusterSettings
 ) -> None:
     batch = client.BatchV1Api(api)
@@ -200,7 +202,7 @@ def test_a_namespace_that_is_not_there_is_told_apart_from_an_object(
     assert "a CRD is missing" in str(explain(raised.value, "x", cluster))
 
 
-def test_what_is_there_already_and_what_is_refused_is_told(
+def test_what_is_there_already_and_what_is_refused_is_reported(
     api: client.ApiClient, cluster: ClusterSettings
 ) -> None:
     batch = client.BatchV1Api(api)
@@ -213,36 +215,36 @@ def test_what_is_there_already_and_what_is_refused_is_told(
     assert "no more than 63 characters" in str(explain(raised.value, "x", cluster))
 
 
-def test_credentials_that_are_not_accepted_are_told(kube: KubeDouble, tmp_path: Path) -> None:
+def test_credentials_that_are_not_accepted_are_reported(kube: KubeDouble, tmp_path: Path) -> None:
     path = tmp_path / "expired"
     path.write_text(kube.kubeconfig.read_text().replace(f'"token": "{TOKEN}"', '"token": "old"'))
     cluster = ClusterSettings(image="train:1", kubeconfig=str(path))
-    words = told(cluster)
+    words = refusal(cluster)
     assert f"does not accept the credentials of kubeconfig {path}" in words
     assert "Log in again" in words
 
 
-def test_an_account_without_credentials_is_told(cluster: ClusterSettings) -> None:
+def test_an_account_without_credentials_is_reported(cluster: ClusterSettings) -> None:
     said = 'pods is forbidden: User "system:anonymous" cannot list resource "pods" in API group ""'
     error = ApiException(status=403, reason="Forbidden")
     error.body = json.dumps({"message": said})
     assert "saw no credentials" in str(explain(error, "list the pods", cluster))
 
 
-def test_a_server_that_nobody_is_at_is_told(nowhere: int, tmp_path: Path) -> None:
-    words = told(settings_at(tmp_path, f"http://127.0.0.1:{nowhere}"))
+def test_a_server_that_nobody_is_at_is_reported(nowhere: int, tmp_path: Path) -> None:
+    words = refusal(settings_at(tmp_path, f"http://127.0.0.1:{nowhere}"))
     assert words.startswith("Cannot list the pods: the API server of kubeconfig")
     assert "cannot be reached" in words
     assert "refused" in words
 
 
-def test_a_server_that_speaks_no_tls_is_told(kube: KubeDouble, tmp_path: Path) -> None:
-    words = told(settings_at(tmp_path, kube.url.replace("http://", "https://")))
+def test_a_server_that_speaks_no_tls_is_reported(kube: KubeDouble, tmp_path: Path) -> None:
+    words = refusal(settings_at(tmp_path, kube.url.replace("http://", "https://")))
     assert "cannot be trusted" in words
     assert "SSL" in words
 
 
-def test_a_wrapped_error_of_the_plain_client_is_told_as_well(cluster: ClusterSettings) -> None:
+def test_a_wrapped_error_of_the_plain_client_is_reported_as_well(cluster: ClusterSettings) -> None:
     try:
         try:
             raise ApiException(status=0, reason="SSLError\nself-signed certificate")
@@ -258,25 +260,25 @@ def test_a_server_that_does_not_reply_is_left_after_a_bounded_time(
 ) -> None:
     monkeypatch.setattr(ours, "READ_S_MAX", 0.2)
     with kube.misbehaving(Misbehaviour(verb="list", resource="pods", delay_s=5.0)):
-        assert "did not reply in time" in told(cluster)
+        assert "did not reply in time" in refusal(cluster)
 
 
-def test_a_reply_that_is_lost_is_told_as_unknown_and_asked_only_once(
+def test_a_reply_that_is_lost_is_reported_as_unknown_and_asked_only_once(
     kube: KubeDouble, cluster: ClusterSettings
 ) -> None:
     with kube.misbehaving(Misbehaviour(verb="list", resource="pods", lose_reply=True)):
-        assert "cut the connection" in told(cluster)
+        assert "cut the connection" in refusal(cluster)
     assert kube.requests["list", "pods"] == 1
 
 
 @pytest.mark.parametrize(
     ("status", "words"), [(429, "too much to do"), (500, "in trouble (500"), (503, "(503")]
 )
-def test_a_server_in_trouble_is_told_and_asked_only_once(
+def test_a_server_in_trouble_is_reported_and_asked_only_once(
     status: int, words: str, kube: KubeDouble, cluster: ClusterSettings
 ) -> None:
     with kube.misbehaving(Misbehaviour(verb="list", resource="pods", status=status)):
-        assert words in told(cluster)
+        assert words in refusal(cluster)
     assert kube.requests["list", "pods"] == 1
 
 

@@ -66,7 +66,7 @@ def finding(facts: ClusterFacts, check: str, cluster: ClusterSettings = CLUSTER)
     return found
 
 
-def test_a_cluster_that_has_all_is_told_so() -> None:
+def test_a_cluster_that_has_all_is_called_ready() -> None:
     findings = check_cluster(GOOD, CLUSTER)
     assert {each.health for each in findings} == {Health.OK}
     assert len(findings) == 2 + len(permissions(CLUSTER)) + 2 + 5 + 2 + 2 + 2
@@ -89,7 +89,7 @@ def test_what_nobody_may_look_at_is_unknown_and_not_missing() -> None:
         ("supervisors", None, Health.UNKNOWN),
     ],
 )
-def test_run_workers_below_a_gangs_priority_are_told_with_both_values(
+def test_run_workers_below_a_gangs_priority_are_reported_with_both_values(
     worker: str | None, priorities: dict[str, int] | None, health: Health
 ) -> None:
     pod = {"priorityClassName": worker} if worker else {}
@@ -103,7 +103,7 @@ def test_run_workers_below_a_gangs_priority_are_told_with_both_values(
         assert "high of 1000" in found.words
 
 
-def test_run_workers_without_a_limit_of_memory_are_told() -> None:
+def test_run_workers_without_a_limit_of_memory_are_reported() -> None:
     given = {"resources": {"requests": {"memory": "1Gi"}}}
     found = finding(GOOD, "memory of run workers", replace(CLUSTER, run_worker=given))
     assert found.health is Health.UNKNOWN
@@ -134,7 +134,7 @@ def test_a_namespace_that_is_not_there_is_missing() -> None:
     assert "kubectl create namespace training" in found.words
 
 
-def test_lacking_verbs_are_told_with_the_account_and_the_rule_to_add() -> None:
+def test_lacking_verbs_are_reported_with_the_account_and_the_rule_to_add() -> None:
     jobs = next(each for each in permissions(CLUSTER) if each.resource == "jobs")
     nodes = next(each for each in permissions(CLUSTER) if each.resource == "nodes")
     denied = {**GOOD.denied, jobs: ("create", "delete"), nodes: ("get",)}
@@ -179,7 +179,7 @@ def test_groups_that_the_settings_do_not_use_are_not_asked_for() -> None:
     assert "jobsets" not in {each.resource for each in permissions(plain)}
 
 
-def test_an_object_that_is_not_there_is_told_with_its_namespace() -> None:
+def test_an_object_that_is_not_there_is_reported_with_its_namespace() -> None:
     seen = {ref: ref.resource not in ("secrets", "priorityclasses") for ref in references(CLUSTER)}
     facts = replace(GOOD, found=seen)
     assert "not there in namespace training" in finding(facts, "secrets s3").words
@@ -196,7 +196,7 @@ def test_an_object_that_is_not_there_is_told_with_its_namespace() -> None:
         (replace(NODE, allocatable={}), "is the device plugin installed?"),
     ],
 )
-def test_a_device_class_that_no_node_has_is_told_with_what_is_nearest(
+def test_a_device_class_that_no_node_has_is_reported_with_what_is_nearest(
     node: NodeFacts, words: str
 ) -> None:
     found = finding(replace(GOOD, nodes=(node,)), "device class a100")
@@ -204,7 +204,7 @@ def test_a_device_class_that_no_node_has_is_told_with_what_is_nearest(
     assert words in found.words
 
 
-def test_nodes_with_a_taint_that_nothing_tolerates_are_told_with_it() -> None:
+def test_nodes_with_a_taint_that_nothing_tolerates_are_reported_with_it() -> None:
     taints = ({"key": GPU, "value": "present", "effect": "NoSchedule"},)
     facts = replace(GOOD, nodes=(replace(NODE, taints=taints),))
     found = finding(facts, "device class a100")
@@ -217,7 +217,7 @@ def test_nodes_with_a_taint_that_nothing_tolerates_are_told_with_it() -> None:
     assert finding(facts, "device class a100", by_template).health is Health.OK
 
 
-def test_a_device_class_that_some_node_has_is_told_with_how_much() -> None:
+def test_a_device_class_that_some_node_has_is_reported_with_how_much() -> None:
     nodes = (NODE, replace(NODE, name="n2", allocatable={GPU: 4}))
     found = finding(replace(GOOD, nodes=nodes), "device class a100")
     assert found.words == f"2 nodes ready, up to 8 {GPU} each."
@@ -225,7 +225,7 @@ def test_a_device_class_that_some_node_has_is_told_with_how_much() -> None:
 
 
 @pytest.mark.parametrize("labels", [{HOSTNAME: "ip-10-0-0-1"}, {}])
-def test_nodes_that_no_exclusion_keeps_a_gang_off_are_told(labels: dict[str, str]) -> None:
+def test_nodes_that_no_exclusion_keeps_a_gang_off_are_reported(labels: dict[str, str]) -> None:
     nodes = (NODE, replace(NODE, name="n2", labels={**NODE.labels, HOSTNAME: "n2"}))
     assert finding(replace(GOOD, nodes=nodes), "nodes can be left out").health is Health.OK
     renamed = replace(NODE, name="node-7", labels=labels)

@@ -221,7 +221,7 @@ def test_every_key_of_the_file_is_read() -> None:
         ("image: a\nrun_worker: [x]", "keys with values"),
     ],
 )
-def test_what_cannot_be_used_is_told_in_words(text: str, words: str) -> None:
+def test_what_cannot_be_used_is_explained(text: str, words: str) -> None:
     cluster, problems = read(text)
     assert cluster is None
     assert any(words in problem.words for problem in problems), problems
@@ -246,7 +246,7 @@ def test_a_secret_in_the_open_is_refused_without_being_shown(text: str) -> None:
     assert "hush" not in problem.words
 
 
-def test_all_errors_are_told_at_once_each_with_its_line() -> None:
+def test_all_errors_are_reported_at_once_each_with_its_line() -> None:
     _, problems = read(
         "imagee: x\nnamespace: A B\nvolumes:\n  - {name: v}\n  - {emptyDir: {}}\n"
         "shared_memory: much\ntolerations:\n  - {key: x,\n     effect: never}\n"

@@ -177,11 +177,11 @@ def test_a_run_worker_has_its_own_volumes_and_not_those_of_the_gangs_template() 
     own = {**CLUSTER.run_worker, "volumes": [volume], "volume_mounts": [mount]}
     assert problems(replace(CLUSTER, run_worker=own), store_url="/mnt/shared/store") == ""
     read_only = {**own, "volume_mounts": [{**mount, "read_only": True}]}
-    told = problems(replace(CLUSTER, run_worker=read_only), store_url="/mnt/shared/store")
-    assert "volume shared at /mnt/shared, which is read-only" in told
+    answer = problems(replace(CLUSTER, run_worker=read_only), store_url="/mnt/shared/store")
+    assert "volume shared at /mnt/shared, which is read-only" in answer
     each_its_own = {**own, "volumes": [{"name": "shared", "empty_dir": {}}]}
-    told = problems(replace(CLUSTER, run_worker=each_its_own), store_url="/mnt/shared/store")
-    assert "an emptyDir: every pod has its own" in told
+    answer = problems(replace(CLUSTER, run_worker=each_its_own), store_url="/mnt/shared/store")
+    assert "an emptyDir: every pod has its own" in answer
     of_gangs = {
         "spec": {
             "volumes": [{"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}],
@@ -190,8 +190,8 @@ def test_a_run_worker_has_its_own_volumes_and_not_those_of_the_gangs_template() 
             ],
         }
     }
-    told = problems(replace(CLUSTER, pod_template=of_gangs), store_url="/mnt/shared/store")
-    assert "no volume mounts into the pods" in told
+    answer = problems(replace(CLUSTER, pod_template=of_gangs), store_url="/mnt/shared/store")
+    assert "no volume mounts into the pods" in answer
     here_only = replace(CLUSTER, environment={"AWS_ENDPOINT_URL_S3": "http://localhost:9000"})
     assert "in a pod, that is the pod itself" in problems(here_only)
 

@@ -89,7 +89,7 @@ def test_a_store_that_pods_can_reach_is_not_spoken_against(
         ),
     ],
 )
-def test_a_store_that_pods_cannot_reach_is_told(
+def test_a_store_that_pods_cannot_reach_is_reported(
     url: str, fields: dict[str, Json], words: str
 ) -> None:
     assert words in str(why_unreachable(url, cluster(**fields)))

@@ -64,7 +64,7 @@ def test_a_cluster_that_has_all_is_ready(settings: Path, tmp_path: Path) -> None
     assert not (tmp_path / "home").exists()
 
 
-def test_a_denied_verb_is_told_and_makes_the_answer_bad_news(
+def test_a_denied_verb_is_reported_and_makes_the_answer_bad_news(
     kube: KubeDouble, settings: Path
 ) -> None:
     kube.deny("create", "jobs.batch")
@@ -202,7 +202,7 @@ def test_a_namespace_that_is_not_there_is_missing(settings: Path) -> None:
     assert findings()["namespace"]["health"] == "missing"
 
 
-def test_a_cluster_that_cannot_be_asked_is_told_in_words(kube: KubeDouble, settings: Path) -> None:
+def test_a_cluster_that_cannot_be_asked_is_explained(kube: KubeDouble, settings: Path) -> None:
     kube.close()
     found = findings()
     assert found["connection"]["health"] == "missing"

@@ -85,24 +85,24 @@ def test_the_job_goes_first_so_that_it_makes_no_pods_in_place_of_the_ended_ones(
 
 def test_a_pod_that_does_not_go_is_given_up_when_its_time_is_long_up(clock: FakeClock) -> None:
     api, began = FakeApi(clock, obeys=True), clock.at
-    told = ending(clock, api).kill(AttemptRef("r-1", 1), "Job")["p-0"]
-    assert told.reason == "DeletionOverdue"
+    result = ending(clock, api).kill(AttemptRef("r-1", 1), "Job")["p-0"]
+    assert result.reason == "DeletionOverdue"
     assert OVERDUE_S < (clock.at - began).total_seconds() < KILL_S_MAX
 
 
 def test_a_pod_of_a_node_that_does_not_answer_is_given_up_sooner(clock: FakeClock) -> None:
     api = FakeApi(clock, obeys=True, node={"status": {"conditions": [SILENT]}})
     began = clock.at
-    told = ending(clock, api).kill(AttemptRef("r-1", 1), "Job")["p-0"]
-    assert told.reason == "NodeLost"
+    result = ending(clock, api).kill(AttemptRef("r-1", 1), "Job")["p-0"]
+    assert result.reason == "NodeLost"
     assert (clock.at - began).total_seconds() < 10
     assert api.calls.count("node") == 1
 
 
 def test_a_node_that_answers_is_asked_about_once(clock: FakeClock) -> None:
     api = FakeApi(clock, obeys=True, node={"status": {"conditions": [READY]}})
-    told = ending(clock, api).kill(AttemptRef("r-1", 1), "Job")["p-0"]
-    assert told.reason == "DeletionOverdue"
+    result = ending(clock, api).kill(AttemptRef("r-1", 1), "Job")["p-0"]
+    assert result.reason == "DeletionOverdue"
     assert api.calls.count("node") == 1
 
 

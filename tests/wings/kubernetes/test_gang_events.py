@@ -27,7 +27,7 @@ def alone(seen: GangSeen) -> list[Condition]:
 
 
 @pytest.mark.parametrize(
-    ("told", "message", "expected"),
+    ("why", "message", "expected"),
     [
         ("Preempted", "Preempted by pod 1 on node node0", "preempted"),
         ("Evicted", "The node was low on resource: memory.", "host_oom"),
@@ -36,18 +36,18 @@ def alone(seen: GangSeen) -> list[Condition]:
     ],
 )
 def test_an_event_tells_why_a_pod_went_that_nobody_saw_go(
-    told: str, message: str, expected: str
+    why: str, message: str, expected: str
 ) -> None:
     seen = fold(
         pod(0, 1001, status(running())),
         gone_line("uid-0", at=text_at(40)),
-        event("uid-0", told, message),
+        event("uid-0", why, message),
     )
     assert reason(seen) == expected
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("why", "message"),
     [
         ("TaintManagerEviction", "Cancelling deletion of Pod tracks/gang-0-abcde"),
         ("NodeNotReady", "Node is not ready"),
@@ -57,9 +57,9 @@ def test_an_event_tells_why_a_pod_went_that_nobody_saw_go(
     ],
 )
 def test_what_passed_by_says_nothing_of_a_pod_that_ran_and_ended_itself(
-    told: str, message: str
+    why: str, message: str
 ) -> None:
-    seen = fold(pod(0, 1001, status(ended(1, 30), phase="Failed")), event("uid-0", told, message))
+    seen = fold(pod(0, 1001, status(ended(1, 30), phase="Failed")), event("uid-0", why, message))
     assert alone(seen) == []
     assert reason(seen) == "unknown"
 
@@ -72,7 +72,7 @@ def test_an_event_adds_nothing_to_the_condition_that_a_status_had() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "message", "expected"),
+    ("why", "message", "expected"),
     [
         ("FailedMount", 'MountVolume.SetUp failed: secret "s3" not found', "config_error"),
         ("FailedMount", "Unable to attach or mount volumes: timed out", "storage_io"),
@@ -80,10 +80,10 @@ def test_an_event_adds_nothing_to_the_condition_that_a_status_had() -> None:
     ],
 )
 def test_an_event_tells_what_a_pod_that_is_being_created_waits_for(
-    told: str, message: str, expected: str
+    why: str, message: str, expected: str
 ) -> None:
     creating = status({"waiting": {"reason": "ContainerCreating"}}, phase="Pending")
-    seen = fold(pod(0, 1001, creating), event("uid-0", told, message))
+    seen = fold(pod(0, 1001, creating), event("uid-0", why, message))
     assert reason(seen) == expected
 
 
@@ -112,14 +112,14 @@ def test_a_quota_that_let_the_pods_in_later_says_nothing() -> None:
     assert alone(fold(job(1001), late, pod(0, 1002, status(running())))) == []
 
 
-def test_a_pod_that_was_never_seen_is_told_by_its_event_and_name() -> None:
+def test_a_pod_that_was_never_seen_is_known_by_its_event_and_name() -> None:
     seen = fold(
         job(1001),
         pod(0, 1002, status(running())),
         event("unseen", "Preempted", "Preempted by pod 1"),
     )
-    told = [c for c in conditions(seen, pods=2, ranks_per_pod=4) if c.type == "Event"]
-    assert [(c.reason, c.rank) for c in told] == [("Preempted", 4)]
+    found = [c for c in conditions(seen, pods=2, ranks_per_pod=4) if c.type == "Event"]
+    assert [(c.reason, c.rank) for c in found] == [("Preempted", 4)]
 
 
 def test_a_queue_that_stopped_the_job_for_another_workload_preempted_it() -> None:

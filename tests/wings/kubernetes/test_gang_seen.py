@@ -60,22 +60,22 @@ def replayed(case: str, index: int) -> Iterator[Line]:
     """Yield a recorded case as the lines of a watcher; its times are the numbers of its events."""
     ends: dict[str, str] = {}
     since: dict[tuple[str, str], str] = {}
-    for number, told in enumerate(recorded(case)):
+    for number, result in enumerate(recorded(case)):
         conditions_now = []
-        for kind, value, why, message, _ in told["conditions"]:
+        for kind, value, why, message, _ in result["conditions"]:
             began = since.setdefault((kind, value), at(number))
             named = {"type": kind, "status": value, "reason": why, "message": message}
             conditions_now.append({**named, "lastTransitionTime": began})
         containers = []
-        for each in told["containers"]:
+        for each in result["containers"]:
             ((kind, state),) = each["state"].items()
             if kind == "terminated":
                 times = {"startedAt": at(0), "finishedAt": ends.setdefault(kind, at(number))}
                 state = {**state, **times}
             containers.append({"name": "c0", "state": {kind: state}})
-        own = {name: told[name] for name in ("phase", "reason", "message") if told[name]}
+        own = {name: result[name] for name in ("phase", "reason", "message") if result[name]}
         full = {**own, "conditions": conditions_now, "containerStatuses": containers}
-        yield pod(index, 1000 + number, full, change=told["type"])
+        yield pod(index, 1000 + number, full, change=result["type"])
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_logs_of_many_pods_are_bounded_together() -> None:
 # --- the Job
 
 
-def test_a_jobs_conditions_are_kept_though_they_pass_and_its_end_is_told() -> None:
+def test_a_jobs_conditions_are_kept_though_they_pass_and_its_end_is_reported() -> None:
     passed = {"type": "Suspended", "status": "True", "reason": "JobSuspended", "message": ""}
     over = {"type": "Suspended", "status": "False", "reason": "JobResumed", "message": ""}
     failed = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "late"}
@@ -203,7 +203,7 @@ def test_a_long_story_keeps_its_begin_and_its_end_in_any_order_of_its_lines() ->
     changes = [pod(0, 1000 + n, status(running(), message=f"m{n}")) for n in range(200)]
     random.Random(1).shuffle(changes)
     (story,) = fold(*changes).pods
-    kept = [told["message"] for told in story.history]
+    kept = [result["message"] for result in story.history]
     wanted = [*range(FIRST_STATUSES), *range(200 - LAST_STATUSES, 200)]
     assert kept == [f"m{n}" for n in wanted]
 
@@ -228,10 +228,10 @@ def test_everything_has_a_bound() -> None:
 
 
 def test_a_problem_lasts_until_it_is_said_to_be_over() -> None:
-    told = problem_line("pods", "Cannot list pods: 403 …", at=text_at(1))
+    result = problem_line("pods", "Cannot list pods: 403 …", at=text_at(1))
     over = problem_line("pods", "", at=text_at(2))
-    assert fold(told).problems == ("Cannot list pods: 403 …",)
-    assert fold(over, told).problems == ()
+    assert fold(result).problems == ("Cannot list pods: 403 …",)
+    assert fold(over, result).problems == ()
 
 
 @pytest.mark.parametrize(
@@ -253,10 +253,10 @@ def test_an_object_of_another_shape_makes_a_line_that_says_little(given: Json) -
 
 
 def test_lines_are_clean_of_secrets_and_long_messages_keep_begin_and_end() -> None:
-    told = status(
+    result = status(
         {"waiting": {"reason": "ErrImagePull", "message": "hunter2" + "x" * 5000 + "end"}}
     )
-    given = {"metadata": {}, "status": told}
+    given = {"metadata": {}, "status": result}
     line = pod_line("ADDED", given, at="x", clean=lambda t: t.replace("hunter2", "***"))
     message = line["status"]["containerStatuses"][0]["state"]["waiting"]["message"]
     assert message.startswith("***x")

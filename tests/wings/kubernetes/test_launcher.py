@@ -109,7 +109,7 @@ def test_a_server_in_trouble_is_asked_again(kube: KubeDouble, store: FakeObjectS
         assert launcher.start(spec())
 
 
-def test_a_job_of_that_name_that_is_another_attempts_is_told_and_left_alone(
+def test_a_job_of_that_name_that_is_another_attempts_is_reported_and_left_alone(
     kube: KubeDouble, store: FakeObjectStore
 ) -> None:
     with launcher_on(kube, store) as launcher:
@@ -322,10 +322,10 @@ def test_a_pod_on_a_lost_node_is_unreachable_and_keeps_nobody_waiting(
         zombie = kube.pod(names[0])
     assert zombie["status"]["phase"] == "Running"
     assert report.phase is GangPhase.GONE
-    told = [c for c in report.conditions if c.type == "PodUnreachable"]
-    assert [c.reason for c in told] == ["NodeLost"]
-    assert f"Pod {names[0]} on {node} was deleted" in told[0].message
-    assert "fenced" in told[0].message
+    result = [c for c in report.conditions if c.type == "PodUnreachable"]
+    assert [c.reason for c in result] == ["NodeLost"]
+    assert f"Pod {names[0]} on {node} was deleted" in result[0].message
+    assert "fenced" in result[0].message
 
 
 def test_a_killed_pod_whose_silent_node_was_not_yet_given_up_is_unreachable_too(
@@ -340,8 +340,8 @@ def test_a_killed_pod_whose_silent_node_was_not_yet_given_up_is_unreachable_too(
         launcher.kill(AttemptRef("r-1", 1))
         report = launcher.observe(AttemptRef("r-1", 1))
     assert report.phase is GangPhase.GONE
-    told = [c for c in report.conditions if c.type == "PodUnreachable"]
-    assert [c.reason for c in told] == ["NodeLost"]
+    result = [c for c in report.conditions if c.type == "PodUnreachable"]
+    assert [c.reason for c in result] == ["NodeLost"]
 
 
 def cut_off(kube: KubeDouble, node: str) -> None:
@@ -368,7 +368,7 @@ def test_a_gang_all_of_whose_pods_are_on_a_lost_node_is_over(
     assert "PodUnreachable" in {condition.type for condition in report.conditions}
 
 
-def test_who_may_not_end_pods_is_told_so_and_the_gang_stays(
+def test_who_may_not_end_pods_learns_so_and_the_gang_stays(
     kube: KubeDouble, store: FakeObjectStore
 ) -> None:
     with launcher_on(kube, store) as launcher:

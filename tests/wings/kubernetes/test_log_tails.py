@@ -180,7 +180,7 @@ def test_lines_are_put_in_order_by_their_times_not_by_how_they_are_written() -> 
     assert log.since == ["", "2026-01-31T00:00:00Z"]
 
 
-def test_an_account_that_may_not_read_logs_is_told_and_no_stop_waits_for_it() -> None:
+def test_an_account_that_may_not_read_logs_is_reported_and_no_stop_waits_for_it() -> None:
     log = ScriptedLog()
     log.failing = [403] * 10
     logs, took = begin(log)

@@ -347,16 +347,16 @@ def test_a_topology_that_nobody_would_read_is_refused(
 
 def test_a_pod_knows_what_was_asked_of_the_cluster_and_reads_what_was_granted() -> None:
     spec = gang(workload_class="urgent")
-    told = variables(spec, cluster(queue="training", classes=CLASSES))
+    result = variables(spec, cluster(queue="training", classes=CLASSES))
     asked = {"queue": "urgent", "workload_priority": "high", "priority_class": "now"}
-    assert json.loads(told["TRACKS_ASKED"]) == {"workload_class": "urgent", **asked}
+    assert json.loads(result["TRACKS_ASKED"]) == {"workload_class": "urgent", **asked}
     label = "metadata.labels['kueue.x-k8s.io/cluster-queue-name']"
-    assert told["TRACKS_CLUSTER_QUEUE"] == label
+    assert result["TRACKS_CLUSTER_QUEUE"] == label
 
 
-def test_a_pod_is_told_everything_about_its_attempt() -> None:
-    told = variables(gang(ranks=16, ranks_per_node=8), cluster())
-    assert told == {
+def test_a_pod_gets_everything_about_its_attempt() -> None:
+    result = variables(gang(ranks=16, ranks_per_node=8), cluster())
+    assert result == {
         "JOB_COMPLETION_INDEX": (
             "metadata.annotations['batch.kubernetes.io/job-completion-index']"
         ),
@@ -382,8 +382,8 @@ def test_a_pod_is_told_everything_about_its_attempt() -> None:
 @pytest.mark.parametrize("kind", ["Job", "JobSet"])
 def test_a_pod_understands_what_its_manifest_tells_it(kind: str) -> None:
     spec = gang(ranks=16, ranks_per_node=8, code_key="runs/gpt-7/trainer/ab.tar")
-    told = variables(spec, cluster(job_kind=kind)) | {"JOB_COMPLETION_INDEX": "1"}
-    pod = read_pod_environment(told)
+    result = variables(spec, cluster(job_kind=kind)) | {"JOB_COMPLETION_INDEX": "1"}
+    pod = read_pod_environment(result)
     assert (pod.run_id, pod.attempt_id, pod.index, pod.pods, pod.ranks) == ("gpt-7", 2, 1, 2, 8)
     assert list(pod.all_ranks) == list(range(8, 16))
     assert (pod.command, pod.code_key) == (spec.command, "runs/gpt-7/trainer/ab.tar")
@@ -404,10 +404,10 @@ def test_the_container_runs_the_ranks_parent_and_listens_where_they_meet() -> No
     assert trainer["env"][0]["name"] == "JOB_COMPLETION_INDEX"  # others may name it
 
 
-def test_code_stays_in_the_store_and_its_key_is_told() -> None:
+def test_code_stays_in_the_store_and_its_key_is_reported() -> None:
     spec = replace(gang(code_key="runs/gpt-7/trainer/ab.tar"), code=b"a very long archive")
-    told = variables(spec, cluster())
-    assert told["TRACKS_CODE_KEY"] == "runs/gpt-7/trainer/ab.tar"
+    result = variables(spec, cluster())
+    assert result["TRACKS_CODE_KEY"] == "runs/gpt-7/trainer/ab.tar"
     assert b"a very long archive" not in canonical_json(gang_objects(spec, cluster()))
 
 
@@ -544,7 +544,7 @@ def test_a_pod_has_no_capability_no_credentials_and_its_images_own_user() -> Non
     }
 
 
-def test_a_request_is_told_everything_that_is_wrong_with_it_at_once() -> None:
+def test_everything_that_is_wrong_with_a_request_is_reported_at_once() -> None:
     spec = gang(ranks=6, ranks_per_node=4, device_class="h100", cpus=0.0, memory_bytes=-1)
     with pytest.raises(InvalidInput) as caught:
         gang_objects(spec, cluster(environment={"TRACKS_NODE": "n1"}))

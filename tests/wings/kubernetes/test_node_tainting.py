@@ -76,7 +76,7 @@ def test_a_node_that_changed_meanwhile_is_left_to_the_next_call(
         assert launcher.taint({"node1"}) == ["node node1 has the taint of its quarantine"]
 
 
-def test_a_missing_right_is_told_with_the_rule_to_add(
+def test_a_missing_right_is_reported_with_the_rule_to_add(
     kube: KubeDouble, store: FakeObjectStore
 ) -> None:
     kube.deny("patch", "nodes")

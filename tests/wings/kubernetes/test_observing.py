@@ -113,7 +113,7 @@ def judge(report: GangReport) -> str:
     return classify(evidence).reason
 
 
-def told_of_start(report: GangReport) -> list[str]:
+def start_problems(report: GangReport) -> list[str]:
     return [f"{c.reason}: {c.message}" for c in report.conditions if c.type == CANNOT_START]
 
 
@@ -363,12 +363,12 @@ def test_a_gang_that_no_node_can_take_is_given_up_with_the_schedulers_words(
         assert not is_over(report, clock.now())
         clock.advance(901)
         report = seen(launcher, lambda r: is_over(r, clock.now()), "the gang is given up")
-        (words,) = told_of_start(report)
+        (words,) = start_problems(report)
         assert words.startswith("Unschedulable: Pod ")
         assert "got no node within 900 s: 0/2 nodes are available" in words
         launcher.kill(AttemptRef("r-1", 1))
         closed = launcher.observe(AttemptRef("r-1", 1))
-    assert told_of_start(closed) == [words]
+    assert start_problems(closed) == [words]
     assert judge(closed) == "scheduling_timeout"
 
 
@@ -381,11 +381,11 @@ def test_an_image_that_cannot_be_pulled_ends_the_wait_after_its_budget(
         seen(launcher, lambda r: bool(r.conditions), "the kubelet has spoken")
         clock.advance(601)
         report = seen(launcher, lambda r: is_over(r, clock.now()), "the gang is given up")
-    assert "Failed to pull image" in told_of_start(report)[0]
+    assert "Failed to pull image" in start_problems(report)[0]
     assert judge(report) == "image_pull"
 
 
-def test_a_quota_that_allows_no_pods_is_told_in_its_own_words(
+def test_a_quota_that_allows_no_pods_is_reported_in_its_own_words(
     kube: KubeDouble, store: FakeObjectStore, clock: Clock
 ) -> None:
     kube.set_quota("team", {"pods": "0"})
@@ -394,7 +394,7 @@ def test_a_quota_that_allows_no_pods_is_told_in_its_own_words(
         seen(launcher, lambda r: bool(r.conditions), "the Job's controller has spoken")
         clock.advance(901)
         report = seen(launcher, lambda r: is_over(r, clock.now()), "the gang is given up")
-    assert "exceeded quota: team" in told_of_start(report)[0]
+    assert "exceeded quota: team" in start_problems(report)[0]
     assert judge(report) == "scheduling_timeout"
 
 
@@ -408,7 +408,7 @@ def test_a_gang_that_a_quota_gives_only_a_part_of_its_pods_gives_that_part_back_
         assert not is_over(launcher.observe(AttemptRef("r-1", 1)), clock.now())
         clock.advance(301)
         report = seen(launcher, lambda r: is_over(r, clock.now()), "the gang is given up")
-    (words,) = told_of_start(report)
+    (words,) = start_problems(report)
     assert "lacked 1 of its pods for 300 s in which 1 of 2 pods held theirs" in words
     assert "exceeded quota: team" in words
     assert judge(report) == "scheduling_timeout"
@@ -426,7 +426,7 @@ def test_a_gang_that_its_queue_holds_back_waits_for_ever(
     assert not is_over(report, clock.now())
 
 
-def test_a_class_is_queued_admitted_and_told_to_its_pods_by_the_cluster(
+def test_a_class_is_queued_admitted_and_passed_to_its_pods_by_the_cluster(
     kube: KubeDouble, store: FakeObjectStore
 ) -> None:
     kueue = kube.install_kueue()
@@ -449,9 +449,9 @@ def test_a_class_is_queued_admitted_and_told_to_its_pods_by_the_cluster(
         assert annotations["kueue.x-k8s.io/podset-required-topology"] == rack
         kueue.admit(name)
         [pod, *_] = [kube.pod(each) for each in running(kube)]
-    told = environment(pod, image={}, read=lambda *_: {})
-    assert told[ENV_CLUSTER_QUEUE] == "cluster-queue"
-    assert json.loads(told[ENV_ASKED]) == {
+    result = environment(pod, image={}, read=lambda *_: {})
+    assert result[ENV_CLUSTER_QUEUE] == "cluster-queue"
+    assert json.loads(result[ENV_ASKED]) == {
         "workload_class": "urgent",
         "queue": "urgent",
         "workload_priority": "high",

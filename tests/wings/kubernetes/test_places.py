@@ -47,7 +47,7 @@ def other(tmp_path: Path) -> Iterator[KubeDouble]:
 
 
 @pytest.mark.parametrize("act", ["glance", "observe", "drain", "kill", "start"])
-def test_a_gang_of_another_namespace_than_the_settings_say_now_is_told_and_left_alone(
+def test_a_gang_of_another_namespace_than_the_settings_say_now_is_reported_and_left_alone(
     kube: KubeDouble, store: FakeObjectStore, act: str
 ) -> None:
     with launcher_on(kube, store) as launcher:
@@ -60,7 +60,7 @@ def test_a_gang_of_another_namespace_than_the_settings_say_now_is_told_and_left_
 
 
 @pytest.mark.parametrize("act", ["glance", "observe", "drain", "kill"])
-def test_a_gang_that_is_not_found_on_another_cluster_is_told_and_not_taken_for_gone(
+def test_a_gang_that_is_not_found_on_another_cluster_is_reported_and_not_taken_for_gone(
     kube: KubeDouble, other: KubeDouble, store: FakeObjectStore, act: str
 ) -> None:
     with launcher_on(kube, store) as launcher:
@@ -98,9 +98,9 @@ def test_a_gang_whose_job_a_person_deleted_unseen_is_closed_once_they_say_so(
         launcher.start(spec())
         running(kube)
     with launcher_on(other, store) as late:
-        with pytest.raises(GangError, match=r"delete (runs/r-1/\S+) from the store") as told:
+        with pytest.raises(GangError, match=r"delete (runs/r-1/\S+) from the store") as caught:
             late.observe(AttemptRef("r-1", 1))
-        key = str(told.value).split("delete ")[1].split(" from")[0]
+        key = str(caught.value).split("delete ")[1].split(" from")[0]
         del store.objects[key]
         store.objects["runs/r-1/attempts/1/gang/u/beat.json"] = b"{}"  # as every pod that ran left
         late.kill(AttemptRef("r-1", 1))

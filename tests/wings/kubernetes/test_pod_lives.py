@@ -50,7 +50,14 @@ def test_a_pod_that_its_silent_node_cannot_end_is_unreachable_at_once() -> None:
         life(TAINTED, SILENT, leaves_in_s=None),
         life(TAINTED, SILENT, phase="Failed"),
     ],
-    ids=["still ready", "ready is not told", "its kubelet speaks", "in its grace", "kept", "over"],
+    ids=[
+        "still ready",
+        "ready is not reported",
+        "its kubelet speaks",
+        "in its grace",
+        "kept",
+        "over",
+    ],
 )
 def test_a_pod_that_ends_as_it_should_is_waited_for(pod: PodLife) -> None:
     assert unreachable(pod, BEGIN) is None

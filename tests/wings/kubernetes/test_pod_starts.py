@@ -40,8 +40,8 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
 
 
 def unscheduled(reason: str, message: str) -> dict[str, Any]:
-    told = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
-    return {"metadata": POD, "spec": {}, "status": {"phase": "Pending", "conditions": [told]}}
+    result = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+    return {"metadata": POD, "spec": {}, "status": {"phase": "Pending", "conditions": [result]}}
 
 
 def event(
@@ -132,7 +132,7 @@ PROBLEMS: dict[str, tuple[Json, list[Json], tuple[str, str, str, bool]]] = {
 
 
 @pytest.mark.parametrize("case", PROBLEMS)
-def test_what_keeps_a_pod_from_starting_is_told_in_its_own_words(case: str) -> None:
+def test_what_keeps_a_pod_from_starting_is_reported_in_its_own_words(case: str) -> None:
     seen, events, expected = PROBLEMS[case]
     found = why_not_started(seen, events)
     assert found is not None
@@ -150,8 +150,8 @@ WAITS: dict[str, tuple[Json, list[Json]]] = {
             event("FailedCreate", OVER_QUOTA, 1, kind="Job"),
         ],
     ),
-    "a scheduling gate, told by the condition": (unscheduled("SchedulingGated", "gated"), []),
-    "a scheduling gate, told by the spec": (
+    "a scheduling gate, seen in the condition": (unscheduled("SchedulingGated", "gated"), []),
+    "a scheduling gate, seen in the spec": (
         {
             **unscheduled("Unschedulable", NO_NODE),
             "spec": {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]},

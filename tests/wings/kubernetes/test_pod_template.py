@@ -133,8 +133,8 @@ def test_the_request_goes_before_the_settings_and_these_before_the_template() ->
     assert pod["serviceAccountName"] == "ours"
     assert pod["priorityClassName"] == "theirs"
     assert pod["nodeSelector"] == {"a": "theirs", "b": "settings", "c": "request"}
-    told = variables(spec, settings)
-    assert [told[name] for name in "ABC"] == ["theirs", "settings", "request"]
+    answer = variables(spec, settings)
+    assert [answer[name] for name in "ABC"] == ["theirs", "settings", "request"]
     resources = pod["containers"][0]["resources"]
     assert resources["limits"] == {"memory": "1Gi", "cpu": "4", "rdma/hca": 1}
     assert resources["requests"] == {
@@ -311,7 +311,7 @@ def test_a_secret_among_the_settings_is_refused_and_not_repeated() -> None:
     assert not any(secret in line for line in lines for secret in ("wJalr", "pass-word"))
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_that_is_wrong_is_reported_at_once() -> None:
     template = {
         "kind": "Pod",
         "spec": {

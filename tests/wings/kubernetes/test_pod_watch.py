@@ -31,7 +31,7 @@ QUICK = Pace(
 )
 SAYS = "print('step 1 with hunter2', flush=True)\n"
 GOES_QUIETLY = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(0))\n" + SAYS
-STAYS = "import signal; signal.signal(15, lambda *_: print('told to go, hunter2', flush=True))\n"
+STAYS = "import signal; signal.signal(15, lambda *_: print('asked to go, hunter2', flush=True))\n"
 CHILD = (
     "import subprocess, sys; print('up', flush=True); subprocess.run(['sleep', '300']); sys.exit(7)"
 )
@@ -146,7 +146,7 @@ def test_a_log_is_read_at_once_when_its_pod_is_to_go(
     assert one(watch, has_log, "its log is read while it stays").is_over is False
 
 
-def test_the_oom_of_a_child_is_told_by_the_containers_status(
+def test_the_oom_of_a_child_is_read_from_the_containers_status(
     kube: KubeDouble, batch: client.BatchV1Api, watching: Watching, store: FakeObjectStore
 ) -> None:
     watch = watching()
@@ -182,7 +182,7 @@ def test_a_lost_nodes_zombie_is_kept_beside_its_replacement_and_decides(
     assert reason(stored(watch, store)) == "node_failure"
 
 
-def test_an_image_that_cannot_be_pulled_is_told(
+def test_an_image_that_cannot_be_pulled_is_reported(
     kube: KubeDouble, batch: client.BatchV1Api, watching: Watching, store: FakeObjectStore
 ) -> None:
     watch = watching()
@@ -192,7 +192,7 @@ def test_an_image_that_cannot_be_pulled_is_told(
     assert reason(stored(watch, store)) == "image_pull"
 
 
-def test_a_quota_that_lets_no_pod_in_is_told_by_the_jobs_event(
+def test_a_quota_that_lets_no_pod_in_is_read_from_the_jobs_event(
     kube: KubeDouble, batch: client.BatchV1Api, watching: Watching, store: FakeObjectStore
 ) -> None:
     watch = watching()
@@ -247,7 +247,7 @@ def test_what_went_while_nobody_could_watch_is_marked_and_read_from_events(
         kube.expire_resource_versions()
     gone = one(watch, lambda p: p.missed, "it is missed")
     assert gone.name == name
-    gaps = until(lambda: watch.seen().gaps, "the gap is told")
+    gaps = until(lambda: watch.seen().gaps, "the gap is reported")
     assert "410" in gaps[0].why
     until(lambda: reason(watch.seen()) == "preempted", "the events are read again")
     pods = next(gap for gap in watch.seen().gaps if gap.resource == "pods")
@@ -263,9 +263,9 @@ def test_what_may_not_be_watched_is_a_problem_and_the_rest_goes_on(
     watch = watching()
     assert watch.wait_until_listed(60.0)
     begun(kube, batch, gang(SAYS + SLEEPS))
-    told = until(lambda: found if len(found := watch.seen().problems) == 2 else None, "both")
-    assert 'cannot list resource "events"' in told[0]
-    assert "cannot get resource" in told[1]
+    result = until(lambda: found if len(found := watch.seen().problems) == 2 else None, "both")
+    assert 'cannot list resource "events"' in result[0]
+    assert "cannot get resource" in result[1]
     kube.allow("list", "events")
     until(lambda: len(watch.seen().problems) == 1, "the account may now")
 

@@ -66,7 +66,7 @@ def test_a_pod_that_another_watcher_saw_after_this_ones_list_is_not_taken_for_go
     assert seen.is_over is is_gone
 
 
-def test_a_change_of_a_shape_that_nobody_foresaw_is_told_and_the_next_one_is_taken(
+def test_a_change_of_a_shape_that_nobody_foresaw_is_reported_and_the_next_one_is_taken(
     store: FakeObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def made(change: str, item: Json, **more: Json) -> Json:
@@ -82,12 +82,12 @@ def test_a_change_of_a_shape_that_nobody_foresaw_is_told_and_the_next_one_is_tak
     assert "KeyError: 'whatever'" in watch.seen().problems[0]
 
 
-def test_a_thread_that_fails_is_told_of_and_goes_on_until_it_is_stopped(
+def test_a_thread_that_fails_is_reported_and_goes_on_until_it_is_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(change_stream, "AGAIN_S", 0.0)
     stop = threading.Event()
-    told: list[str] = []
+    result: list[str] = []
     tries: list[int] = []
 
     def work() -> None:
@@ -96,9 +96,9 @@ def test_a_thread_that_fails_is_told_of_and_goes_on_until_it_is_stopped(
             stop.set()
         raise RuntimeError(f"try {len(tries)}")
 
-    thread = LastingThread(work, "t", stop, told.append)
+    thread = LastingThread(work, "t", stop, result.append)
     thread.run()
-    assert told == ["RuntimeError: try 1", "RuntimeError: try 2"]
+    assert result == ["RuntimeError: try 1", "RuntimeError: try 2"]
 
 
 def test_credentials_that_are_gone_for_a_moment_are_a_failed_read_like_any_other(

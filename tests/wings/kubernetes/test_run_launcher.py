@@ -133,12 +133,12 @@ def test_a_worker_that_is_taken_away_is_explained_in_the_runs_events(
     run, pod = started(instance, kube)
     kube.preempt(pod)
 
-    def told() -> bool:
+    def is_recorded() -> bool:
         logged = instance.all_logs(run.run_id, of_type=DagsterEventType.ENGINE_EVENT)
         words = [each.user_message or each.message for each in logged]
         return any(f"{pod}" in each and "(preempted)" in each for each in words)
 
-    until(told, "an event of the run says that its worker was preempted")
+    until(is_recorded, "an event of the run says that its worker was preempted")
 
 
 def test_a_run_that_a_command_executes_itself_is_no_run_whose_worker_is_gone(

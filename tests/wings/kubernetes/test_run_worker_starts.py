@@ -126,19 +126,19 @@ def _unscheduled(kube: KubeDouble, run: DagsterRun) -> bool:
     return any(c["type"] == "PodScheduled" and c["status"] == "False" for c in found)
 
 
-def test_a_quota_without_room_for_the_pod_is_told_by_the_timeout(
+def test_a_quota_without_room_for_the_pod_is_reported_by_the_timeout(
     kube: KubeDouble, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kube.set_quota("small", {"pods": "0"})
     run = launch(instance)
-    until(lambda: _told(kube, "FailedCreate"), "the Job's controller was refused")
+    until(lambda: _has_event(kube, "FailedCreate"), "the Job's controller was refused")
     monkeypatch.setattr(type(instance), "run_monitoring_start_timeout_seconds", 0)
     failed = monitor(instance, run)
     assert failed.tags[TAG_WORKER_REASON] == "scheduling_timeout"
     assert "exceeded quota: small" in failure_of(instance, run)
 
 
-def _told(kube: KubeDouble, reason: str) -> bool:
+def _has_event(kube: KubeDouble, reason: str) -> bool:
     events, _ = kube.objects.all("events")
     return any(event["reason"] == reason for event in events)
 

@@ -34,22 +34,22 @@ def kube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubeDouble
 
 
 @pytest.fixture
-def told() -> list[str]:
+def changed() -> list[str]:
     return []
 
 
 @pytest.fixture
-def watch(kube: KubeDouble, told: list[str]) -> Iterator[RunWorkerWatch]:
+def watch(kube: KubeDouble, changed: list[str]) -> Iterator[RunWorkerWatch]:
     """A watch that tells which runs changed, and whose every word is answered with an error."""
 
     def seen(run_id: str, _history: Sequence[Json]) -> None:
-        told.append(run_id)
+        changed.append(run_id)
         raise RuntimeError("Dagster's storage does not answer.")
 
     cluster = ClusterSettings(image="x", namespace=NAMESPACE, kubeconfig=str(kube.kubeconfig))
     with connect(cluster) as connection:
         api = RunWorkerApi(connection, cluster)
-        made = RunWorkerWatch(api, seen=seen, between=lambda: told.append("-"))
+        made = RunWorkerWatch(api, seen=seen, between=lambda: changed.append("-"))
         made.start()
         made.start()
         yield made
@@ -75,14 +75,14 @@ def disrupted(watch: RunWorkerWatch, run_id: str) -> bool:
 
 
 def test_a_pod_that_vanishes_at_once_is_remembered_and_an_error_ends_no_watch(
-    kube: KubeDouble, watch: RunWorkerWatch, told: list[str]
+    kube: KubeDouble, watch: RunWorkerWatch, changed: list[str]
 ) -> None:
     worker(kube, "first")
     until(lambda: watch.history("first"), "the watch has begun")
     for run_id in ("one", "two"):
         kube.preempt(worker(kube, run_id))
         until(lambda run_id=run_id: disrupted(watch, run_id), "the preemption was seen")
-    until(lambda: {"one", "two", "-"} <= set(told), "all was told, and a window has ended")
+    until(lambda: {"one", "two", "-"} <= set(changed), "all was reported, and a window has ended")
 
 
 def test_others_pods_are_not_watched(kube: KubeDouble, watch: RunWorkerWatch) -> None:

@@ -32,11 +32,11 @@ def pod(
     phase: str,
     state: Json = None,
     *,
-    told: tuple[str, str] | None = None,
+    disruption: tuple[str, str] | None = None,
     going: str = "",
     **more: Any,
 ) -> dict[str, Any]:
-    """Return a run worker's pod; told: its DisruptionTarget; going: when its grace ends."""
+    """Return a run worker's pod; disruption: its DisruptionTarget; going: when its grace ends."""
     conditions = [
         {
             "type": "DisruptionTarget",
@@ -45,7 +45,7 @@ def pod(
             "message": message,
             "lastTransitionTime": "2026-01-31T02:04:58Z",
         }
-        for reason, message in ([told] if told else [])
+        for reason, message in ([disruption] if disruption else [])
     ]
     statuses = [{"name": "dagster", "state": state}] if state else []
     meta = {
@@ -58,31 +58,39 @@ def pod(
 
 
 def ended(code: int, reason: str = "Error") -> dict[str, Any]:
-    told = {"exitCode": code, "reason": reason, "startedAt": BEGAN, "finishedAt": ENDED}
-    return {"terminated": told}
+    terminated = {"exitCode": code, "reason": reason, "startedAt": BEGAN, "finishedAt": ENDED}
+    return {"terminated": terminated}
 
 
 ENDS: dict[str, tuple[list[Json], str, str]] = {
     "preempted, and exits 0": (
         [
-            pod("Running", RUNNING, told=PREEMPTED),
-            pod("Succeeded", ended(0, "Completed"), told=PREEMPTED),
+            pod("Running", RUNNING, disruption=PREEMPTED),
+            pod("Succeeded", ended(0, "Completed"), disruption=PREEMPTED),
         ],
         "preempted",
         "PreemptionByScheduler",
     ),
     "evicted by a drain": (
-        [pod("Failed", ended(143), told=DRAINED)],
+        [pod("Failed", ended(143), disruption=DRAINED)],
         "node_drained",
         "EvictionByEvictionAPI",
     ),
     "evicted for the node's memory": (
-        [pod("Failed", ended(137), told=LOW_MEMORY, reason="Evicted", message="low on memory")],
+        [
+            pod(
+                "Failed",
+                ended(137),
+                disruption=LOW_MEMORY,
+                reason="Evicted",
+                message="low on memory",
+            )
+        ],
         "host_oom",
         "low on resource: memory",
     ),
     "lost with its node": (
-        [pod("Running", RUNNING, told=TAINTED)],
+        [pod("Running", RUNNING, disruption=TAINTED)],
         "node_failure",
         "DeletionByTaintManager",
     ),
@@ -133,7 +141,9 @@ def test_where_nobody_saw_the_pod_its_events_tell(word: str, message: str, reaso
 def test_a_condition_goes_before_events_and_a_log_says_only_what_an_exit_code_leaves_open() -> None:
     log = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'assets'\n"
     assert worker_end([pod("Failed", ended(1))], (), log).reason != "unknown"
-    assert worker_end([pod("Failed", ended(1), told=PREEMPTED)], (), log).reason == "preempted"
+    assert (
+        worker_end([pod("Failed", ended(1), disruption=PREEMPTED)], (), log).reason == "preempted"
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,13 +152,16 @@ def test_a_condition_goes_before_events_and_a_log_says_only_what_an_exit_code_le
         ([pod("Pending")], Standing.WAITS),
         ([pod("Running", RUNNING)], Standing.RUNS),
         ([pod("Running", RUNNING, going="2026-01-31T02:10:20Z")], Standing.ENDING),
-        ([pod("Running", RUNNING, told=TAINTED, going="2026-01-31T02:10:20Z")], Standing.ENDED),
+        (
+            [pod("Running", RUNNING, disruption=TAINTED, going="2026-01-31T02:10:20Z")],
+            Standing.ENDED,
+        ),
         ([pod("Succeeded", ended(0)), pod("Running", RUNNING)], Standing.RUNS),
         ([pod("Succeeded", ended(0))], Standing.ENDED),
         ([], Standing.GONE),
     ],
 )
-def test_where_a_worker_stands_is_told_by_its_pods(pods: list[Json], expected: Standing) -> None:
+def test_where_a_worker_stands_is_read_from_its_pods(pods: list[Json], expected: Standing) -> None:
     assert standing(None, pods, NOW) is expected
 
 
@@ -165,7 +178,7 @@ def test_a_job_without_pods_waits_for_its_first_one_until_it_has_ended() -> None
 
 
 def test_only_what_takes_a_pod_away_is_a_disruption() -> None:
-    assert has_disruption([pod("Running", RUNNING, told=PREEMPTED)])
+    assert has_disruption([pod("Running", RUNNING, disruption=PREEMPTED)])
     assert has_disruption([pod("Failed", ended(137, "OOMKilled"))])
     assert not has_disruption([pod("Pending"), pod("Running", RUNNING)])
     assert not has_disruption([pod("Failed", ended(1))])
@@ -173,7 +186,7 @@ def test_only_what_takes_a_pod_away_is_a_disruption() -> None:
     assert not has_not_begun(pod("Running", RUNNING))
 
 
-def test_a_worker_that_cannot_start_is_told_in_the_clusters_words() -> None:
+def test_a_worker_that_cannot_start_is_reported_in_the_clusters_words() -> None:
     problem = StartProblem(reason="image", api_reason="ErrImagePull", message="x: not found")
     end = never_started(problem)
     assert end.reason == "image_pull"

@@ -33,8 +33,8 @@ def pod(index: int, *, node: str | None = "n1", status: Json = None) -> PodStory
 
 
 def unschedulable(index: int) -> PodStory:
-    told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    conditions = [{**told, "message": NO_NODE}]
+    result = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    conditions = [{**result, "message": NO_NODE}]
     return pod(index, node=None, status={"phase": "Pending", "conditions": conditions})
 
 
@@ -89,13 +89,13 @@ def test_a_pod_without_a_node_is_given_the_first_budget_and_no_more() -> None:
 
 
 def holding(index: int, *, since_s: float) -> PodStory:
-    told = {
+    result = {
         "type": "PodScheduled",
         "status": "True",
         "lastTransitionTime": format_time(after(since_s)),
     }
     state = {"running": {"startedAt": format_time(BEGIN)}}
-    status = {"phase": "Running", "conditions": [told], "containerStatuses": [{"state": state}]}
+    status = {"phase": "Running", "conditions": [result], "containerStatuses": [{"state": state}]}
     return pod(index, status=status)
 
 
@@ -113,9 +113,9 @@ def test_a_gang_of_which_only_a_part_has_nodes_gives_them_back_early() -> None:
 
 def test_a_gang_of_which_a_quota_lets_only_a_part_be_made_gives_its_places_back_early() -> None:
     words = 'Error creating: pods "job-1" is forbidden: exceeded quota: team, requested: pods=1'
-    told = (event("j", "FailedCreate", words),)
-    assert judged(holding(0, since_s=0), at_s=299, events=told) is None
-    found = judged(holding(0, since_s=0), at_s=300, events=told)
+    result = (event("j", "FailedCreate", words),)
+    assert judged(holding(0, since_s=0), at_s=299, events=result) is None
+    found = judged(holding(0, since_s=0), at_s=300, events=result)
     assert found is not None
     assert found.message.startswith(
         "Job job lacked 1 of its pods for 300 s in which 1 of 2 pods held"
@@ -125,9 +125,9 @@ def test_a_gang_of_which_a_quota_lets_only_a_part_be_made_gives_its_places_back_
 
 def test_a_pod_that_a_node_is_being_added_for_is_waited_for_as_long_as_without_others() -> None:
     pods = (holding(0, since_s=0), unschedulable(1))
-    told = (event("p1", "TriggeredScaleUp", "pod triggered scale-up: [{pool 1->2 (max: 8)}]"),)
-    assert judged(*pods, at_s=899, events=told) is None
-    assert judged(*pods, at_s=901, events=told) is not None
+    result = (event("p1", "TriggeredScaleUp", "pod triggered scale-up: [{pool 1->2 (max: 8)}]"),)
+    assert judged(*pods, at_s=899, events=result) is None
+    assert judged(*pods, at_s=901, events=result) is not None
 
 
 def test_a_pod_with_a_node_is_given_the_second_budget_from_when_it_had_it() -> None:
@@ -146,9 +146,9 @@ def test_what_can_never_get_better_ends_the_wait_at_once() -> None:
 
 def test_a_job_that_may_make_no_pods_tells_why() -> None:
     words = 'Error creating: pods "job-0" is forbidden: exceeded quota: team, requested: pods=1'
-    told = (event("j", "FailedCreate", words),)
-    assert judged(at_s=899, events=told) is None
-    found = judged(at_s=901, events=told)
+    result = (event("j", "FailedCreate", words),)
+    assert judged(at_s=899, events=result) is None
+    found = judged(at_s=901, events=result)
     assert found is not None
     assert words in found.message
     assert reason_of(found) == "scheduling_timeout"
@@ -190,7 +190,7 @@ def test_a_gang_that_has_begun_is_never_given_up() -> None:
     assert judged(running(0), running(1), at_s=10**6) is None
 
 
-def test_an_image_that_is_still_being_pulled_is_told_as_such() -> None:
+def test_an_image_that_is_still_being_pulled_is_reported_as_such() -> None:
     asked = []
 
     def more(uid: str) -> list[Json]:

@@ -144,8 +144,8 @@ def test_a_cluster_that_refuses_the_gang_ends_the_attempt_with_its_words_as_evid
     assert attempt is not None
     assert attempt.ended is not None
     evidence = from_json(Evidence, json.loads(store.objects[attempt.ended.evidence_key]))
-    (told,) = [c for c in evidence.conditions if c.type == START_FAILED]
-    assert "exceeds the quota team of namespace tracks" in told.message
+    (result,) = [c for c in evidence.conditions if c.type == START_FAILED]
+    assert "exceeds the quota team of namespace tracks" in result.message
     assert kube.objects.all("services")[0] == []
 
 

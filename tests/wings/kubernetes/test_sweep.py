@@ -1,4 +1,4 @@
-"""What outlived its attempt is swept with a grace, told in the track, and never another home's."""
+"""What outlived its attempt is swept with a grace, recorded in the track, and never another home's."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_a_job_of_a_run_that_does_not_exist_is_deleted_after_its_grace(
     assert "the store knows no such attempt" in swept.problems[0]
 
 
-def test_one_that_cannot_be_deleted_is_told_and_not_noted(
+def test_one_that_cannot_be_deleted_is_reported_and_not_noted(
     tracks: Tracks, ledger: Ledger, clock: FakeClock, story: Story
 ) -> None:
     cluster = FakeCluster(

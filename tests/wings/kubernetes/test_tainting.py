@@ -67,12 +67,12 @@ def test_a_pool_whose_track_cannot_be_read_leaves_all_taints_as_they_are(
     stored(store, ledger, clock, PoolHistory().quarantine("n-1"))
     store.objects[log_key(pool_track(POOL), 0)] = b"torn"
     cluster = FakeTaints()
-    (told,) = keep_taints(Tracks(store, now=clock, new_uid=str, project=str), ledger, cluster)
-    assert told.startswith("the nodes' taints were left as they are:")
+    (result,) = keep_taints(Tracks(store, now=clock, new_uid=str, project=str), ledger, cluster)
+    assert result.startswith("the nodes' taints were left as they are:")
     assert cluster.asked == []
 
 
-def test_a_cluster_that_refuses_is_told_and_keeps_nothing_else_from_its_work(
+def test_a_cluster_that_refuses_is_reported_and_keeps_nothing_else_from_its_work(
     tracks: Tracks, ledger: Ledger
 ) -> None:
     refused = FakeTaints(problem=GangError("Cannot change the taints of node n-1: no right."))

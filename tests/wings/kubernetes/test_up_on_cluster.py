@@ -95,7 +95,7 @@ def test_the_settings_of_the_pods_are_put_once_and_replaced(
     assert str(kube.kubeconfig) not in json.dumps(made)
 
 
-def test_an_account_that_may_not_put_them_is_told_which_right_is_missing(
+def test_an_account_that_may_not_put_them_learns_which_right_is_missing(
     kube: KubeDouble, tmp_path: Path
 ) -> None:
     kube.deny("create", "configmaps")

@@ -308,25 +308,34 @@ def played(**how: object) -> AttemptSeen:
         ),
     ],
 )
-def test_a_fault_that_is_played_is_told(kind: Kind, seen: AttemptSeen, expected: set[str]) -> None:
+def test_a_fault_that_is_played_is_reported(
+    kind: Kind, seen: AttemptSeen, expected: set[str]
+) -> None:
     assert names(judge(CALM, trial(seen, of=Trial(kind=kind, step=2)))) == expected
 
 
-ANEW = Loader(made=12, given=12, length=7)
+MADE_AGAIN = Loader(made=12, given=12, length=7)
 
 
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        (attempt(ranks=(RankSeen(loaders=(ANEW,)),)), {"loader_made_anew"}),
-        (attempt(ranks=(RankSeen(loaders=(replace(ANEW, length=1),)),)), set()),  # its whole epoch
-        (attempt(ranks=(RankSeen(loaders=(replace(ANEW, made=2),)),)), set()),
+        (attempt(ranks=(RankSeen(loaders=(MADE_AGAIN,)),)), {"loader_made_anew"}),
+        (
+            attempt(ranks=(RankSeen(loaders=(replace(MADE_AGAIN, length=1),)),)),
+            set(),
+        ),  # its whole epoch
+        (attempt(ranks=(RankSeen(loaders=(replace(MADE_AGAIN, made=2),)),)), set()),
         # Beside the loader that it trains on: a look at the validation data after each step.
-        (attempt(ranks=(RankSeen(loaders=(replace(ANEW, made=2), ANEW)),)), set()),
+        (attempt(ranks=(RankSeen(loaders=(replace(MADE_AGAIN, made=2), MADE_AGAIN)),)), set()),
         # Beside it, but trained on, and always the same first batch.
         (
             attempt(
-                ranks=(RankSeen(loaders=(replace(ANEW, made=2), replace(ANEW, trained_again=11))),)
+                ranks=(
+                    RankSeen(
+                        loaders=(replace(MADE_AGAIN, made=2), replace(MADE_AGAIN, trained_again=11))
+                    ),
+                )
             ),
             {"loader_made_anew"},
         ),

@@ -37,11 +37,11 @@ RUN_S = 3.0
 
 @dataclass
 class Trials:
-    """Stands in for real gangs of an exact trainer. missed: kinds that come after the run's end; told:
-    the steps that it reports; None: all. took_s: of the first runs; then RUN_S."""
+    """Stands in for real gangs of an exact trainer. missed: kinds that come after the run's end;
+    reported: the steps that it reports; None: all. took_s: of the first runs; then RUN_S."""
 
     missed: tuple[Kind, ...] = ()
-    told: tuple[int, ...] | None = None
+    reported: tuple[int, ...] | None = None
     now_s: float = 0.0
     took_s: list[float] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
@@ -64,8 +64,8 @@ class Trials:
             attempts = (a_run(last=1, reason="code_error", commits=()),)
         else:
             attempts = (a_run(),)
-        if self.told is not None:
-            losses = dict.fromkeys(self.told, 1.0)
+        if self.reported is not None:
+            losses = dict.fromkeys(self.reported, 1.0)
             attempts = tuple(replace(each, losses=losses, commits=()) for each in attempts)
         return TrialSeen(trial=trial, attempts=attempts, seconds=seconds)
 
@@ -135,11 +135,11 @@ def test_a_kill_that_came_too_late_is_left_out_and_said() -> None:
 
 
 def test_a_trainer_that_tells_of_no_step_but_its_last_is_not_certified() -> None:
-    done = certify(Trials(told=(STEPS,)))
+    done = certify(Trials(reported=(STEPS,)))
     assert [str(each) for each in done.left_out] == [
         "SIGKILL after step 1 (1 rank, 0 loader workers)"
     ]
-    assert any("told of no step before its last" in note for note in done.notes)
+    assert any("reported no step before its last" in note for note in done.notes)
     assert not done.is_green
 
 
@@ -173,7 +173,7 @@ def test_a_run_without_a_checkpoint_before_its_end_is_said_to_resume_from_none()
         return any("No checkpoint was written before the last step" in note for note in done.notes)
 
     assert not notes(certify(Trials()))
-    assert notes(certify(Trials(told=(3, STEPS))))
+    assert notes(certify(Trials(reported=(3, STEPS))))
 
 
 def test_workers_that_no_key_says_are_said_not_to_be_tried() -> None:

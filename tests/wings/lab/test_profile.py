@@ -129,11 +129,11 @@ def test_spot_costs_less_and_takes_longer() -> None:
     assert choice.saved == pytest.approx(3.0 - 3760 / 3600)
 
 
-def test_of_a_pool_without_interruptions_the_break_even_is_told_for_three() -> None:
+def test_of_a_pool_without_interruptions_the_break_even_is_shown_for_three() -> None:
     met = Interruptions(blocking_s=5.0, restart_s=60.0, mean_time_s=1.0)
     whole = estimate(profile([10.0 * n for n in range(9)]), 354, None)
-    told = list(_whole(whole, met, ""))
-    assert told[-1].endswith("0.90 every 30 min, 0.94 every 60 min, 0.98 every 6.0 h.")
+    result = list(_whole(whole, met, ""))
+    assert result[-1].endswith("0.90 every 30 min, 0.94 every 60 min, 0.98 every 6.0 h.")
 
 
 def sizes(*per_s: tuple[int, float]) -> list[Measured]:

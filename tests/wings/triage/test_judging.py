@@ -131,7 +131,7 @@ def test_where_nobody_can_tell_of_a_supervisor_nobody_is_called_gone() -> None:
     assert "no daemon ticks that would watch" in found.why
 
 
-def test_a_supervisor_is_told_by_its_own_process() -> None:
+def test_a_supervisor_is_known_by_its_own_process() -> None:
     claim = PLACED.claims[0]
     own = replace(claim.body, pid=7, pid_started=3.0, boot_id="boot-1")
     attempt = replace(PLACED, claims=(replace(claim, body=own),))
@@ -157,7 +157,7 @@ def test_a_claim_from_before_this_boot_supervises_nothing() -> None:
     assert "before this boot" in words(found)
 
 
-def test_the_age_of_the_last_heartbeat_is_told() -> None:
+def test_the_age_of_the_last_heartbeat_is_reported() -> None:
     found = judged(GONE, heartbeat_at=NOW - timedelta(seconds=90))
     assert "its last heartbeat is 90 s old" in words(found)
 

@@ -141,7 +141,7 @@ def test_when_one_has_ended_the_next_in_the_order_is_opened(
     assert acts == [("v2-5", "opened"), ("v2-6", "left")]
 
 
-def test_a_refusal_of_the_policy_is_told_and_nothing_is_forced(
+def test_a_refusal_of_the_policy_is_reported_and_nothing_is_forced(
     sources: Sources, acting: Acting
 ) -> None:
     history = History("r-1").declare().open().supervise().place().restore()
@@ -172,7 +172,7 @@ def test_what_lives_or_is_not_seen_from_here_is_left_alone(
     assert not any(call[0] == "kill" for call in elsewhere.calls)
 
 
-def test_a_gang_that_cannot_be_ended_is_told_and_keeps_nobody_else_waiting(
+def test_a_gang_that_cannot_be_ended_is_reported_and_keeps_nobody_else_waiting(
     sources: Sources, acting: Acting, gangs: FakeGangs
 ) -> None:
     class Stubborn(FakeGangs):

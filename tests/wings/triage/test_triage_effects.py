@@ -149,7 +149,9 @@ def test_triage_changes_nothing_in_the_store_or_the_ledger(
     assert (store.objects, ledger.dump(), len(gangs.calls)) == (objects, rows, calls)
 
 
-def test_without_names_only_what_is_not_over_is_told(variants: Triage, sources: Sources) -> None:
+def test_without_names_only_what_is_not_over_is_reported(
+    variants: Triage, sources: Sources
+) -> None:
     found = triage(sources, ONE_DEVICE)
     assert [line.run_id for line in found.lines] == [*INTERRUPTED, *QUEUED]
 
@@ -287,7 +289,7 @@ def test_runs_that_were_not_named_keep_their_devices_and_their_memory(
     assert {sign.words for sign in held} == {"pid 100 holds 9.8 GiB of GPU-1 now"}
 
 
-def test_launches_that_do_not_come_are_told_by_their_key(
+def test_launches_that_do_not_come_are_known_by_their_key(
     variants: Triage, store: FakeObjectStore, sources: Sources
 ) -> None:
     assert variants.daemon.late == {}
@@ -301,7 +303,9 @@ def test_launches_that_do_not_come_are_told_by_their_key(
     assert late["v2-5/a02"].startswith("4 launches failed: no answer in 300 s; ")
 
 
-def test_an_unknown_run_is_told_with_the_nearest_names(variants: Triage, sources: Sources) -> None:
+def test_an_unknown_run_is_answered_with_the_nearest_names(
+    variants: Triage, sources: Sources
+) -> None:
     with pytest.raises(UnknownRun, match="did you mean v2-"):
         triage(sources, SLOTS, run_ids=["v2-22"])
 

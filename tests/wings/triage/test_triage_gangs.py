@@ -51,14 +51,14 @@ def test_a_launcher_whose_errors_took_all_the_time_is_not_asked_again(
     assert len(failing.calls) == 1
 
 
-def test_where_errors_came_before_the_silence_the_last_of_them_is_told(
+def test_where_errors_came_before_the_silence_the_last_of_them_is_reported(
     failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LIMIT, 2.0)  # the first answer has to come within it
     gangs = Gangs(lambda name: failing, clean=lambda text: text)
-    told = [
+    result = [
         gangs.look("kubernetes", AttemptRef(run_id, 1))[1] for run_id in ("r-1", "hangs", "r-3")
     ]
     given_up = f"launcher kubernetes gave nothing but errors in 2 s, the last one: {REFUSED}"
-    assert told == [REFUSED, given_up, given_up]
+    assert result == [REFUSED, given_up, given_up]
     assert len(failing.calls) == 2

@@ -109,7 +109,7 @@ def test_a_run_on_cpus_that_was_not_named_keeps_its_slot(
 
 
 @pytest.mark.parametrize(("runs_max", "more"), [(3, True), (4, False)])  # four are not over
-def test_unfinished_runs_that_were_not_looked_at_are_told(
+def test_unfinished_runs_that_were_not_looked_at_are_reported(
     runs_max: int,
     more: bool,
     sources: Sources,

@@ -65,8 +65,8 @@ def test_steps_that_an_earlier_attempt_lost_are_no_progress_of_the_newest(
     lives = phase is GangPhase.ALIVE
     assert (line.step, line.lost_steps) == (830, 0 if lives else 15)
     assert line.steps_left == 1500 - 830
-    told = next(sign.words for sign in line.signs if sign.cell == "progress")
-    assert "by attempt 1, and lost with it: the newest attempt is at step 830" in told
+    result = next(sign.words for sign in line.signs if sign.cell == "progress")
+    assert "by attempt 1, and lost with it: the newest attempt is at step 830" in result
 
 
 def test_a_run_that_a_person_drained_waits_for_a_retry_by_name(
@@ -160,7 +160,7 @@ def test_the_record_that_ended_or_refused_a_run_is_named_whatever_came_after_it(
     assert "tracks retry" in found.line("v2-2").why
 
 
-def test_a_track_that_is_lost_is_told_and_the_others_are_judged(
+def test_a_track_that_is_lost_is_reported_and_the_others_are_judged(
     store: FakeObjectStore, ledger: SqlLedger, gangs: FakeGangs, sources: Sources
 ) -> None:
     write_variants(store, gangs)
@@ -173,7 +173,7 @@ def test_a_track_that_is_lost_is_told_and_the_others_are_judged(
     assert found.line("v2-3").verdict == "dead"
 
 
-def test_a_broken_chain_is_told_and_not_guessed_over(
+def test_a_broken_chain_is_reported_and_not_guessed_over(
     store: FakeObjectStore, ledger: SqlLedger, gangs: FakeGangs, sources: Sources
 ) -> None:
     write_variants(store, gangs)

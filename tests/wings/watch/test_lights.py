@@ -317,7 +317,7 @@ def test_a_slow_rank_explains_the_slow_step() -> None:
 
 
 @pytest.mark.parametrize(("data_s", "holds"), [(0.099, False), (0.11, True)])
-def test_waiting_for_data_is_told_from_a_fifth_of_a_step_on(data_s: float, holds: bool) -> None:
+def test_waiting_for_data_is_reported_from_a_fifth_of_a_step_on(data_s: float, holds: bool) -> None:
     history = training(cadence=NO_CADENCE)
     ran = steps(100, at=history.at, step_s=0.4, data_s=data_s)
     lights = lights_of(history, tail(ran))
@@ -515,7 +515,7 @@ def test_after_a_divergence_the_light_is_red_until_its_onset_is_passed() -> None
     assert finding(seen(31), "divergence") is None
 
 
-def test_a_spike_is_told_for_64_steps_and_a_failed_save_until_the_next_commit() -> None:
+def test_a_spike_is_shown_for_64_steps_and_a_failed_save_until_the_next_commit() -> None:
     history = training(cadence=NO_CADENCE)
     spike = Alert(
         rule=names.ALERT_LOSS_SPIKE, text="The loss spiked in step 36.", data={"step": 36}
@@ -531,7 +531,7 @@ def test_a_spike_is_told_for_64_steps_and_a_failed_save_until_the_next_commit() 
     assert lights_of(history, tail(steps(101, at=history.at))).healthy.colour is GREEN
 
 
-def test_the_same_failure_twice_is_told_until_a_commit_is_beyond_it() -> None:
+def test_the_same_failure_twice_is_shown_until_a_commit_is_beyond_it() -> None:
     history = training(cadence=NO_CADENCE).commit(10).end("code_error", last_step=12)
     history.open().place().restore()
     assert finding(lights_of(history, NO_TAIL), "same_failure") is None
@@ -560,7 +560,7 @@ def test_throughput_is_held_against_what_the_config_had_before(step_s: float, ho
 @pytest.mark.parametrize(
     ("cap", "severity"), [(100.0, None), (80.0, YELLOW), (64.0, RED), (None, None)]
 )
-def test_money_is_told_at_80_and_at_100_percent_of_its_cap(
+def test_money_is_reported_at_80_and_at_100_percent_of_its_cap(
     cap: float | None, severity: Colour | None
 ) -> None:
     # 8 ranks for an hour and a bit at 8.00 an hour: about 64

@@ -165,7 +165,7 @@ def test_a_run_says_once_that_it_is_finished_and_nothing_of_its_other_records() 
     assert [each.event for each in found] == [Event.FINISHED, Event.PROMOTED]
 
 
-def test_of_an_end_that_another_attempt_follows_nobody_is_told() -> None:
+def test_of_an_end_that_another_attempt_follows_nobody_is_alerted() -> None:
     history = History("r-1").declare().open().supervise().place().end("user_cancelled")
     assert messages(history.open(cause="manual")) == []
 

@@ -110,7 +110,7 @@ def test_a_list_alone_is_a_file_too_and_an_empty_one_tells_nobody() -> None:
         ("mail: {server: h, sender: a@h, port: 0}", 1, "0 is not a port"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(text: str, line: int, words: str) -> None:
+def test_what_is_wrong_is_reported_with_its_line(text: str, line: int, words: str) -> None:
     found = [each for each in refused(text).splitlines() if words in each]
     assert found, refused(text)
     assert found[0].startswith(f"  line {line}: ")

@@ -65,7 +65,9 @@ def test_a_user_and_a_password_in_the_url_become_a_header() -> None:
     assert "ann" not in hook.headers[0]["Host"]
 
 
-def test_an_answer_that_is_no_success_is_told_with_its_first_line_and_without_the_token() -> None:
+def test_an_answer_that_is_not_a_success_is_reported_with_its_first_line_and_without_the_token() -> (
+    None
+):
     with hook_server() as hook:
         hook.status, hook.words = 500, f"invalid_token {TOKEN.split('/')[1]}\nmore"
         problem = send(f"{hook.url}/{TOKEN}")
@@ -180,7 +182,7 @@ def test_a_mail_has_one_subject_line_a_lasting_id_and_every_recipient() -> None:
     assert refused == "The mail server refuses c@example.com."
 
 
-def test_a_mail_server_without_encryption_is_told_where_it_is_asked_for() -> None:
+def test_a_mail_server_without_encryption_is_reported_where_it_is_asked_for() -> None:
     with mail_server() as box:
         mail = Mail(server="127.0.0.1", port=box.port, sender="tracks@example.com", tls="starttls")
         problem = send("mailto:a@example.com", mail=mail)
@@ -198,7 +200,7 @@ def test_a_command_gets_the_message_on_its_standard_input_and_no_shell(tmp_path:
     assert json.loads(text.removeprefix("$HOME;")) == MESSAGE.to_json()
 
 
-def test_a_command_that_fails_hangs_or_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_command_that_fails_hangs_or_is_not_there_is_reported(tmp_path: Path) -> None:
     fails = "import sys; print('first'); sys.exit('no such pager')"
     assert send(f'command:{sys.executable} -c "{fails}"') == (
         "The command exited with 1: no such pager."

@@ -63,7 +63,7 @@ def test_a_list_of_trackers_is_read_in_its_order_each_with_a_cursor_of_its_own()
         ("tensorboard: /data", "'tensorboard' is not a key"),
     ],
 )
-def test_every_mistake_is_told_with_its_line_and_what_is_valid(text: str, problem: str) -> None:
+def test_every_mistake_is_reported_with_its_line_and_what_is_valid(text: str, problem: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read(text)
     assert problem in str(caught.value)

@@ -346,7 +346,7 @@ def test_an_export_killed_between_any_two_writes_leaves_the_file_of_one_that_was
     assert killed > 5
 
 
-def test_two_exports_into_one_folder_at_once_are_told_of_each_other(
+def test_of_two_exports_into_one_folder_at_once_each_names_the_other(
     story: Story, tracks: Tracks, tmp_path: Path
 ) -> None:
     story.whole()
@@ -386,7 +386,7 @@ def test_a_run_of_the_same_name_of_another_home_is_not_mixed_with_this_one(
     assert event_file(tmp_path / RUN_ID).read_bytes() == before
 
 
-def test_a_folder_that_cannot_be_written_is_told_and_nothing_is_lost(
+def test_a_folder_that_cannot_be_written_is_reported_and_nothing_is_lost(
     story: Story, tracks: Tracks, tmp_path: Path
 ) -> None:
     story.whole()
@@ -592,7 +592,7 @@ def test_an_export_killed_before_or_after_any_request_leaves_no_row_twice_in_mlf
     assert "tracks.exporting" not in mlflow_run(uri).tags
 
 
-def test_a_server_that_is_away_is_told_without_its_password(
+def test_a_server_that_is_away_is_reported_without_its_password(
     story: Story, tracks: Tracks, unused_tcp: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("mlflow", reason="mlflow is not installed: ./run test --full installs it")

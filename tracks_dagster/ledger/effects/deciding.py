@@ -72,7 +72,7 @@ class Settled:
 
     Else "waiting", or "nothing", where it has nothing to say. record: the one that this call appended,
     the last of several; None where none was, or another did it before. A "paused" is a wait that a
-    person was told of, in an alert.
+    person was alerted of.
     """
 
     what: str

@@ -57,7 +57,7 @@ class StoredCursors:
     """Cursors in the object store, an object for each follower and track.
 
     Moved after the effect: a follower that is killed in between does it again. A new follower begins at
-    the first record of each track: what is too old to be told it leaves out by the record's time.
+    the first record of each track: what is too old to report it leaves out by the record's time.
     """
 
     def __init__(self, store: ObjectStore) -> None:

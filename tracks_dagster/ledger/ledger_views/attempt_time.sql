@@ -28,7 +28,7 @@ known as (
     where a.opened_us <= :as_of_us
         and (r.told_us >= :since_us or r.finished_us is null)
 ),
--- of an attempt that was open, only what its newest commit told
+-- of an attempt that was open, only what its newest commit reported
 open_commits as (
     select
         k.run_id,
@@ -56,7 +56,7 @@ divides as (
     where source_steps_s is not null
     group by run_id, source_attempt_id, resume_step
 ),
-told as (
+reported as (
     select
         k.run_id,
         k.attempt_id,
@@ -121,7 +121,7 @@ ordered as (
         min(t.restored_by_us) over later as later_restored_us,
         lead(t.until_us) over later as before_us,
         lead(t.fingerprint) over later as before_fingerprint
-    from told t
+    from reported t
     window later as (
         partition by t.run_id order by t.attempt_id desc
         rows between unbounded preceding and 1 preceding

@@ -131,7 +131,7 @@ MEMORY: tuple[Cause, ...] = (
         r"quota exceeded.{0,60}(disk|storage|file|inode|block)"
         r"|(disk|file|inode) quota .{0,20}(exceed|reach|full|limit)",
         r"(disk|storage|volume|file ?system) .{0,60}(reach|exceed|over)\w* .{0,20}quota|\bDiskFull",
-        unless=r"inotify",  # its watches are a limit of the kernel, told by the same number
+        unless=r"inotify",  # its watches are a limit of the kernel, reported by the same number
     ),
     cause(
         _R.DISK_FULL,

@@ -254,7 +254,7 @@ class PodGang:
             code = -signal.SIGKILL if code is None or code > 0 else code  # ours, a moment ago
             return replace(rank, signal=-code, ended_at=now_text())
         if self._notice.is_received:
-            problem = "The pod was told to end before this rank was started."
+            problem = "The pod had to end before this rank was started."
             return replace(rank, exit_code=names.EXIT_DRAINED, ended_at=now_text(), problem=problem)
         problem = self._torchrun.problem or "torchrun never started this rank."
         return replace(rank, exit_code=EXIT_PROBLEM, ended_at=now_text(), problem=problem)

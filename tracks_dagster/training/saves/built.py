@@ -429,7 +429,7 @@ def _first_rates(differs: Leaves) -> Leaves:
 
 
 def _is_shown(path: Path) -> bool:
-    """Tell whether people read of it: rates are told of the optimizer, private parts follow others."""
+    """Whether people read of it: rates are shown with the optimizer, private parts follow others."""
     private = (each for each in path if isinstance(each, str) and each.startswith("_"))
     return not set(path) & set(RATE_LISTS) and set(private) <= {"_schedulers", "_milestones"}
 

@@ -20,7 +20,7 @@ NAMES = (*_OF_STEPS, *_OF_DEVICE)
 
 
 class RankFigures:
-    """One rank's figures of the steps that it has told nobody yet."""
+    """One rank's figures of the steps that it has not reported yet."""
 
     def __init__(self, *, rank: int, world_size: int) -> None:
         self._rank = rank

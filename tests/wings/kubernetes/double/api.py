@@ -41,9 +41,9 @@ class Api:
 
     def handle(self, request: Request, alive: Alive) -> Answer:
         """Return the answer, or raise ApiError. alive: whether a stream may go on."""
-        told = discovery.told(request.path, self.kinds, self.groups)
-        if told is not None:
-            return Answer(text=told) if isinstance(told, str) else Answer(body=told)
+        result = discovery.body_at(request.path, self.kinds, self.groups)
+        if result is not None:
+            return Answer(text=result) if isinstance(result, str) else Answer(body=result)
         place = place_of(request.path)
         verb = verb_of(request, place)
         resource = f"{place.resource}/{place.part}" if place.part else place.resource
@@ -95,14 +95,14 @@ class Api:
     def _list(self, request: Request, place: Place) -> Json:
         query, limit = request.query, int(request.query.get("limit") or 0)
         kind, api, _ = self.kinds[place.resource]
-        told = {"kind": f"{kind}List", "apiVersion": api}
+        result = {"kind": f"{kind}List", "apiVersion": api}
         if token := query.get("continue"):
-            return {**told, **self.pages.next(token, limit)}
+            return {**result, **self.pages.next(token, limit)}
         test = _test(query, place)
         items, version = self._objects.all(
             place.resource, exact_label(query.get("labelSelector", ""))
         )
-        return {**told, **self.pages.first([i for i in items if test(i)], version, limit)}
+        return {**result, **self.pages.first([i for i in items if test(i)], version, limit)}
 
     def _watch(self, request: Request, place: Place, wrong: Misbehaviour, alive: Alive) -> Answer:
         query = request.query

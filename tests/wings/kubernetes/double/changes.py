@@ -1,6 +1,6 @@
 """Changes and who waits for them: what the watch cache is to an API server.
 
-The last changes of each resource are kept; a watch that asks for older ones is told 410. An open
+The last changes of each resource are kept; a watch that asks for older ones gets 410. An open
 watch has a queue of its own, and only the changes that concern its label come into it, so that many
 watches of few objects each cost what they yield. A watch that does not read is ended, as a real API
 server does.
@@ -56,7 +56,7 @@ class Subscription:
             return None
 
     def is_idle(self) -> bool:
-        """Whether nothing waits to be told."""
+        """Whether nothing waits to be read."""
         return self._queue.empty()
 
 

@@ -136,7 +136,7 @@ class Cluster:
                 self._wake.wait(TICK_S)
                 self._wake.clear()
                 self._round()
-        except Exception as error:  # noqa: BLE001 - told by close, and by the next ask
+        except Exception as error:  # noqa: BLE001 - raised by close, and by the next ask
             self.broke = error
             while not self._asked.empty():
                 self._asked.get()[1].set_exception(error)

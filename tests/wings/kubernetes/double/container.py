@@ -111,22 +111,22 @@ class Container:
 
 
 class Pretence:
-    """A container without a process, for scale: it runs until it is told how it ends."""
+    """A container without a process, for scale: it runs until a test says how it ends."""
 
     pid = 0
     log = Path(os.devnull)
 
     def __init__(self) -> None:
         self.code: int | None = None
-        self.told: Callable[[], object] = lambda: None
+        self.on_end: Callable[[], object] = lambda: None
 
     def end(self, code: int) -> None:
-        """Be told how it ends; the first word counts."""
+        """Take how it ends; the first word counts."""
         self.code = code if self.code is None else self.code
-        self.told()
+        self.on_end()
 
     def poll(self) -> int | None:
-        """Return the code that it was told."""
+        """Return the code that it was given."""
         return self.code
 
     def terminate(self) -> None:
@@ -142,7 +142,7 @@ class Pretence:
         return []
 
     def kill_child(self) -> int:
-        """A pretence has none; its own end is told by `finish`."""
+        """A pretence has none; its own end is given by `finish`."""
         return 0
 
 

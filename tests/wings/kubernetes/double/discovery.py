@@ -21,7 +21,7 @@ _HEALTH = ("/readyz", "/livez", "/healthz")
 _NO_GROUP_VERSIONS = {"authorization.k8s.io/v1", "authentication.k8s.io/v1"}
 
 
-def told(path: str, kinds: Kinds, groups: Set[str]) -> Json | str | None:
+def body_at(path: str, kinds: Kinds, groups: Set[str]) -> Json | str | None:
     """Return what stands at a path that names no object; None when it is not such a path.
 
     groups: API groups that are there and have no resources.
@@ -77,14 +77,14 @@ def _resources(group_version: str, kinds: Kinds) -> Json:
 
 def review(desk: Desk, resource: str, body: Json) -> Json:
     """Answer a review of the caller's own rights, or of who the caller is."""
-    told = {"apiVersion": body.get("apiVersion"), "kind": REVIEWS[resource], "metadata": {}}
+    review = {"apiVersion": body.get("apiVersion"), "kind": REVIEWS[resource], "metadata": {}}
     if resource.startswith("selfsubjectreviews"):
         groups = ["system:serviceaccounts", "system:authenticated"]
-        return {**told, "status": {"userInfo": {"username": desk.user, "groups": groups}}}
+        return {**review, "status": {"userInfo": {"username": desk.user, "groups": groups}}}
     if resource.startswith("selfsubjectrulesreviews"):
         every = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
         status = {"resourceRules": [every], "nonResourceRules": [], "incomplete": True}
-        return {**told, "spec": body.get("spec") or {}, "status": status}
+        return {**review, "spec": body.get("spec") or {}, "status": status}
     asked = body["spec"].get("resourceAttributes") or {}
     named = asked.get("resource", "*")
     if asked.get("group"):
@@ -92,5 +92,5 @@ def review(desk: Desk, resource: str, body: Json) -> Json:
     if asked.get("subresource"):
         named = f"{named}/{asked['subresource']}"
     allowed = desk.allows(asked.get("verb", "*"), named)
-    why = {} if allowed else {"reason": "the double was told to deny it"}
-    return {**told, "spec": body["spec"], "status": {"allowed": allowed, **why}}
+    why = {} if allowed else {"reason": "the test lets the double deny it"}
+    return {**review, "spec": body["spec"], "status": {"allowed": allowed, **why}}

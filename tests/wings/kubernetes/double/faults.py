@@ -73,4 +73,4 @@ def failure(status: int) -> ApiError:
     """Return the answer of an API server in trouble."""
     reason = {401: "Unauthorized", 410: "Expired", 429: "TooManyRequests"}
     reason |= {500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout"}
-    return ApiError(status, reason.get(status, "Unknown"), "the double was told to answer this")
+    return ApiError(status, reason.get(status, "Unknown"), "the test lets the double answer this")

@@ -54,12 +54,12 @@ _SILENT = ("NodeStatusUnknown", "Kubelet stopped posting node status.")
 
 
 def _info(name: str) -> Json:
-    told = {"kubeletVersion": "v1.34.9", "containerRuntimeVersion": "containerd://2.1.4"}
+    result = {"kubeletVersion": "v1.34.9", "containerRuntimeVersion": "containerd://2.1.4"}
     boot = str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
     ids = {"machineID": boot.replace("-", ""), "systemUUID": boot, "bootID": boot}
     system = {"operatingSystem": "linux", "architecture": "amd64", "osImage": "Double"}
     versions = {"kernelVersion": "6.8.0", "kubeProxyVersion": ""}
-    return {**told, **ids, **system, **versions}
+    return {**result, **ids, **system, **versions}
 
 
 def say(node: Json, kind: str, status: str, reason: str = "", message: str = "") -> None:

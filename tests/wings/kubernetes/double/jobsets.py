@@ -168,7 +168,7 @@ def _job(found: Json, replicated: Json, index: int) -> Json:
 
 
 def _count(found: Json, jobs: list[Json]) -> None:
-    told = []
+    result = []
     for replicated in found["spec"]["replicatedJobs"]:
         name = replicated["name"]
         mine = [j for j in jobs if j["metadata"]["labels"][f"{PREFIX}/replicatedjob-name"] == name]
@@ -176,7 +176,7 @@ def _count(found: Json, jobs: list[Json]) -> None:
         active = [j for j in mine if j not in ended and j["status"].get("active")]
         wanted = [j["spec"].get("parallelism", 1) for j in active]
         ready = [j for j, w in zip(active, wanted, strict=True) if j["status"].get("ready") == w]
-        told.append(
+        result.append(
             {
                 "name": name,
                 "ready": len(ready),
@@ -186,4 +186,4 @@ def _count(found: Json, jobs: list[Json]) -> None:
                 "suspended": sum(bool(j["spec"].get("suspend")) for j in mine),
             }
         )
-    found["status"]["replicatedJobsStatus"] = told
+    found["status"]["replicatedJobsStatus"] = result

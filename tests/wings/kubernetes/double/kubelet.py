@@ -50,7 +50,7 @@ class Kubelet:
         self._usage = scheduler.Usage(objects)
         self._waiting: dict[Key, None] = {}  # pods that found no node
         self._processes: dict[str, Life] = {}  # of the lives, those with a process
-        self._told: list[str] = []  # uids of pretences whose end was told
+        self._over: list[str] = []  # uids of pretences whose end was given
         self._uids: dict[Key, set[str]] = defaultdict(set)
 
     def sync(self, key: Key) -> None:
@@ -76,8 +76,8 @@ class Kubelet:
 
     def poll(self) -> None:
         """Write down the containers that ended; kill those whose grace is over."""
-        ended = [self.lives[uid] for uid in self._told if uid in self.lives]
-        self._told.clear()
+        ended = [self.lives[uid] for uid in self._over if uid in self.lives]
+        self._over.clear()
         for life in [*self._processes.values(), *ended]:
             if life.pod["spec"]["nodeName"] in self.lost:
                 continue
@@ -124,7 +124,7 @@ class Kubelet:
         self.lives[uid] = life
         self._uids[key_of(pod)].add(uid)
         if isinstance(container, Pretence):
-            container.told = lambda: self._told.append(uid)
+            container.on_end = lambda: self._over.append(uid)
         else:
             self._processes[uid] = life
         return life

@@ -75,7 +75,7 @@ def _field(text: str, known: set[str]) -> Chosen:
             at = at.get(name) if isinstance(at, dict) else None
         if path == ["source"] and isinstance(at, dict):
             at = at.get("component")
-        told = str(at).lower() if isinstance(at, bool) else str(at or "")
-        return (told == value) is equal
+        result = str(at).lower() if isinstance(at, bool) else str(at or "")
+        return (result == value) is equal
 
     return test

@@ -186,13 +186,13 @@ def _kubelet(
 ) -> None:
     """Rewrite the kubelet's conditions (None: as they are), those of others first."""
     old = {c["type"]: c for c in pod["status"].get("conditions", ())}
-    told = {"PodReadyToStartContainers": started and (started,), "Ready": ready}
-    told |= {"ContainersReady": ready, "Initialized": initialized}
+    result = {"PodReadyToStartContainers": started and (started,), "Ready": ready}
+    result |= {"ContainersReady": ready, "Initialized": initialized}
     own = []
     for kind in OWN:
         before = old.pop(kind, None)
         same = ("True",) if before is None else _values(before)
-        new = _condition(kind, *(told.get(kind) or same), generation=_generation(pod))
+        new = _condition(kind, *(result.get(kind) or same), generation=_generation(pod))
         own.append(_keep_time(before, new))
     pod["status"]["conditions"] = [*old.values(), *own]
     pod["status"]["observedGeneration"] = _generation(pod)

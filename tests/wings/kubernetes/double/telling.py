@@ -42,9 +42,9 @@ def recorded(case: str) -> list[Json]:
 
 def _container(status: Json) -> Json:
     ((kind, state),) = status["state"].items()
-    told = {name: value for name, value in state.items() if name not in _TIMES}
+    result = {name: value for name, value in state.items() if name not in _TIMES}
     return {
-        "state": {kind: told},
+        "state": {kind: result},
         "ready": status["ready"],
         "started": status.get("started"),
         "restarts": status["restartCount"],

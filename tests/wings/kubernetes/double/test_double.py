@@ -156,12 +156,12 @@ def test_a_quota_refuses_jobs_with_403_and_pods_by_an_event(
     assert refused.value.status == 403
     assert "exceeded quota: small" in words_of(refused)
 
-    def told() -> list[str]:
+    def messages() -> list[str]:
         chosen = "involvedObject.name=first,reason=FailedCreate"
         items = core.list_namespaced_event(NAMESPACE, field_selector=chosen).items
         return [event.message for event in items]
 
-    assert "exceeded quota: small, requested: pods=1" in until(told, "the event")[0]
+    assert "exceeded quota: small, requested: pods=1" in until(messages, "the event")[0]
 
 
 def test_a_watch_from_a_forgotten_version_gets_410(
@@ -229,8 +229,8 @@ def test_deletion_gives_the_grace_and_then_kills(
     (pod,) = running(kube, "stubborn")
     pid = kube.pids()[pod]
     until(lambda: log_of(core, pod), "it ignores SIGTERM now")
-    told = core.delete_namespaced_pod(pod, NAMESPACE)
-    assert told.metadata.deletion_grace_period_seconds == 1
+    deleted = core.delete_namespaced_pod(pod, NAMESPACE)
+    assert deleted.metadata.deletion_grace_period_seconds == 1
     assert _lives(pid)
     until(lambda: not _lives(pid), "it is killed")
     until(lambda: _is_gone(core, pod), "its object is gone")

@@ -96,7 +96,7 @@ def test_a_machine_that_is_taken_away_takes_its_pods(
     assert conditions(seen[-1])["DisruptionTarget"]["reason"] == "DeletionByPodGC"
 
 
-def test_a_shutdown_in_order_is_told_as_terminated(
+def test_a_shutdown_in_order_is_reported_as_terminated(
     kube: KubeDouble, batch: client.BatchV1Api
 ) -> None:
     batch.create_namespaced_job(NAMESPACE, job("shut"))
@@ -187,7 +187,7 @@ def test_a_field_that_nobody_may_select_by_is_400(core: client.CoreV1Api) -> Non
     assert refused.value.status == 400
 
 
-def test_a_priority_class_that_is_not_there_and_a_quota_are_told_by_events(
+def test_a_priority_class_that_is_not_there_and_a_quota_are_read_from_events(
     kube: KubeDouble, batch: client.BatchV1Api
 ) -> None:
     batch.create_namespaced_job(NAMESPACE, job("urgent", pod={"priorityClassName": "none"}))

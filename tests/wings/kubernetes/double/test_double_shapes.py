@@ -30,8 +30,8 @@ class Seen:
 
     def _note(self, change: Change) -> None:
         if change.resource == "pods":
-            told = telling(change.type, change.new)
-            self.events.setdefault(change.new["metadata"]["name"], []).append(told)
+            result = telling(change.type, change.new)
+            self.events.setdefault(change.new["metadata"]["name"], []).append(result)
 
 
 def alike(events: list[Json]) -> list[Json]:
@@ -74,7 +74,7 @@ DISRUPTIONS: list[tuple[str, str, int, Json, str, Callable[[KubeDouble, str], No
 @pytest.mark.parametrize(
     ("case", "program", "grace_s", "spec", "container", "fault", "begin"), DISRUPTIONS
 )
-def test_a_disruption_is_told_as_it_was_recorded(
+def test_a_disruption_is_reported_as_it_was_recorded(
     kube: KubeDouble,
     batch: client.BatchV1Api,
     seen: Seen,
@@ -98,7 +98,7 @@ def test_a_disruption_is_told_as_it_was_recorded(
     assert alike(ours) == alike(theirs)
 
 
-def test_memory_pressure_is_told_as_it_was_recorded(
+def test_memory_pressure_is_reported_as_it_was_recorded(
     kube: KubeDouble, batch: client.BatchV1Api, seen: Seen
 ) -> None:
     pod = start(kube, batch, job("pressed"))
@@ -111,7 +111,7 @@ def test_memory_pressure_is_told_as_it_was_recorded(
     ("case", "code"),
     [("oomkilled-child-only-exit-7", 7), ("oomkilled-child-only-exit-0-phase-succeeded", 0)],
 )
-def test_the_oom_of_a_child_is_told_as_it_was_recorded(
+def test_the_oom_of_a_child_is_reported_as_it_was_recorded(
     kube: KubeDouble, batch: client.BatchV1Api, seen: Seen, case: str, code: int
 ) -> None:
     pod = start(kube, batch, job("child", HAS_CHILD.format(code=code)))
@@ -155,7 +155,7 @@ def _two(kube: KubeDouble) -> list[str]:
     return until(lambda: list(kube.pids()) if len(kube.pids()) == 2 else None, "a replacement runs")
 
 
-def test_an_image_that_cannot_be_pulled_is_told_as_it_was_recorded(
+def test_an_image_that_cannot_be_pulled_is_reported_as_it_was_recorded(
     kube: KubeDouble, batch: client.BatchV1Api, seen: Seen
 ) -> None:
     kube.missing_images.add("localhost/nope:1")

@@ -40,7 +40,7 @@ def test_a_good_job_has_no_problems() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told_for_every_version(manifest: Json, words: str) -> None:
+def test_what_is_wrong_is_reported_for_every_version(manifest: Json, words: str) -> None:
     found = problems_of([manifest])
     assert [version for version in VERSIONS if any(f"({version})" in why for why in found)] == list(
         VERSIONS

@@ -1,4 +1,4 @@
-"""A Dagster job that a run worker of these tests runs: it waits until it is told to end."""
+"""A Dagster job that a run worker of these tests runs: it waits until it is asked to end."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def test_what_came_before_under_the_same_name_says_how_long_it_takes() -> None:
             for i, work_s in enumerate((60.0, 900.0, 62.0, 61.0))
         ),
         submitted("new", 5000.0, 1, 60.0, task="weekly"),
-        submitted("told", 6000.0, 1, 60.0, task="nightly", estimate_s=7.0),
+        submitted("estimated", 6000.0, 1, 60.0, task="nightly", estimate_s=7.0),
     )
     # the median of 60; of 60 and 900; of 60, 900 and 62
     assert [each.expected_s for each in found.served] == [None, 60.0, 480.0, 62.0, None, 7.0]

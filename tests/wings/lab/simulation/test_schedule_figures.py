@@ -128,9 +128,11 @@ def test_a_class_misses_by_its_own_objectives_and_what_never_ran_misses_too() ->
 
 
 def test_how_far_recurrence_was_off_counts_only_what_it_predicted() -> None:
-    told = replace(
-        served("told", "single", 0.0, 100.0, stay(0.0, 0.0, 100.0, 100.0), expected_s=500.0),
-        submission=Submission(name="told", at_s=0.0, devices=1, work_s=100.0, estimate_s=500.0),
+    estimated = replace(
+        served("estimated", "single", 0.0, 100.0, stay(0.0, 0.0, 100.0, 100.0), expected_s=500.0),
+        submission=Submission(
+            name="estimated", at_s=0.0, devices=1, work_s=100.0, estimate_s=500.0
+        ),
     )
     found = figures(
         MINE,
@@ -138,7 +140,7 @@ def test_how_far_recurrence_was_off_counts_only_what_it_predicted() -> None:
             served("first", "eval", 0.0, 100.0, stay(0.0, 0.0, 100.0, 100.0)),
             served("low", "eval", 0.0, 100.0, stay(0.0, 0.0, 100.0, 100.0), expected_s=90.0),
             served("high", "eval", 0.0, 100.0, stay(0.0, 0.0, 100.0, 100.0), expected_s=150.0),
-            told,
+            estimated,
         ),
     ).prediction
     assert found is not None

@@ -138,7 +138,7 @@ def test_the_account_of_what_was_adds_up(tracks: Tracks, ledger: Ledger) -> None
     assert min(parts) >= 0.0
 
 
-def test_a_window_without_an_end_is_told(tracks: Tracks, ledger: Ledger) -> None:
+def test_a_window_without_an_end_is_reported(tracks: Tracks, ledger: Ledger) -> None:
     with pytest.raises(InvalidInput, match=r"No attempt has ended since .*--last"):
         replayed(tracks, ledger, History("open").declare().open())
 

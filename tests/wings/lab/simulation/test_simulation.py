@@ -229,7 +229,7 @@ def test_an_interruption_costs_the_steps_since_the_save_and_the_restart_that_it_
     [
         (0.0, 22.0),
         (1.0, 22.0),  # a save of 2 s does not fit: nothing of it counts
-        (12.0, 10.0),  # told at 988 s, saved at 990 s, taken at 1000 s
+        (12.0, 10.0),  # warned at 988 s, saved at 990 s, taken at 1000 s
     ],
 )
 def test_a_notice_saves_what_was_done_where_it_leaves_the_time(

@@ -94,16 +94,16 @@ def test_times_may_be_dates() -> None:
 def test_what_is_wrong_is_named_with_its_line_its_value_and_what_is_valid(
     text: str, words: str
 ) -> None:
-    with pytest.raises(InvalidInput) as told:
+    with pytest.raises(InvalidInput) as caught:
         read(text)
-    assert words.lower() in str(told.value).lower()
-    assert "queue.csv" in str(told.value)
+    assert words.lower() in str(caught.value).lower()
+    assert "queue.csv" in str(caught.value)
 
 
 def test_all_that_is_wrong_is_named_at_once_and_not_endlessly() -> None:
-    with pytest.raises(InvalidInput) as told:
+    with pytest.raises(InvalidInput) as caught:
         read(HEAD + "".join(f"a{n},0s,99,soon\n" for n in range(2, 9)))
-    lines = str(told.value).splitlines()
+    lines = str(caught.value).splitlines()
     assert lines[0] == "queue.csv has 14 errors:"
     assert lines[1].startswith("  line 2: devices: 99")
     assert lines[2].startswith("  line 2: runs: 'soon'")

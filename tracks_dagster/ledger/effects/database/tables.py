@@ -259,7 +259,7 @@ def search_statement(
 ) -> sa.Select[tuple[object, ...]]:
     """Return the SELECT of the texts in which all `phrases` occur, the newest first."""
     is_postgres = dialect.name == "postgresql"
-    # Databases order text by collations of their own; Postgres is told to do it by bytes.
+    # Databases order text by collations of their own; Postgres is made to do it by bytes.
     track = texts.c.track.collate("C") if is_postgres else texts.c.track
     statement = (
         sa.select(*(column for column in texts.c if column.name != "words"))

@@ -1,4 +1,4 @@
--- Which devices the attempts that ended on one day took, by reason: what their price is told by.
+-- Which devices the attempts that ended on one day took, by reason: what their price depends on.
 select a.termination_reason, a.accelerator, r.device_class, a.pool,
        coalesce(sum(a.gpu_seconds), 0) as device_s
 from training_attempts a

@@ -312,12 +312,12 @@ def _line(letter: Letter) -> str:
 
 
 def _delivery(settings: Settings) -> Delivery:
-    """Return who is told of alerts; raises SettingsError for a wrong file, InvalidInput without one."""
+    """Return who is sent alerts; raises SettingsError for a wrong file, InvalidInput without one."""
     delivery = load_notify(settings)
     if delivery is None or not delivery.channels:
         place = settings.files.get("TRACKS_NOTIFY", settings.home / "notify.yaml")
         raise InvalidInput(
-            "Nobody is told of alerts: there is no entry in a notify file. Write for example "
+            "Nobody is sent alerts: there is no entry in a notify file. Write for example "
             f"`- {{name: oncall, to: 'https://…'}}` to {place}; docs/health.md has the rest."
         )
     return delivery
@@ -340,6 +340,6 @@ def _test_message() -> Message:
         key=f"test/{new_uid()}",
         event=Event.TEST,
         at=utc_now(),
-        sentence="This is a test: whoever reads it is told of alerts. Nothing is wrong.",
+        sentence="This is a test: who reads it is sent alerts. Nothing is wrong.",
         command="tracks alerts",
     )

@@ -243,7 +243,7 @@ class _Round:
                 trial = Trial(kind=Kind.SIGKILL, step=1, ranks=ranks, workers=workers)
                 self.left_out.append(trial)
                 self.notes.append(
-                    f"It told of no step before its last ({trial.shape}), so it could not be "
+                    f"It reported no step before its last ({trial.shape}), so it could not be "
                     "interrupted: report each step, or train more of them."
                 )
 

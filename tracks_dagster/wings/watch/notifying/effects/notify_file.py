@@ -1,4 +1,4 @@
-"""Who is to be told of what, read from a person's notify.yaml: a list of entries.
+"""Who is alerted of what, read from a person's notify.yaml: a list of entries.
 
     - {name: oncall, to: "https://hooks.example.com/…", severity: red}
     - {name: nlp, to: "mailto:nlp@example.com", team: nlp, also: [refused, finished]}

@@ -14,6 +14,8 @@ from tracks_dagster.processes.process import Process, describe_process
 from tracks_dagster.wings.embedded.edge.one_code_server import CODE_SERVER
 from tracks_dagster.wiring import open_dagster_home
 
+DAGSTERS_OWN = "dagster api grpc"
+
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * COMMAND_S_MAX)]
 
 
@@ -24,8 +26,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 
 def code_servers(daemon: Process) -> list[int]:
-    """Return the pids of the daemon's code server and its twin, from which run workers are forked."""
-    return [pid for pid in daemon.group if CODE_SERVER in describe_process(pid)]
+    """Return the pids of the daemon's code servers: ours and its twin, from which run workers are
+    forked, or Dagster's own."""
+    names = (CODE_SERVER, DAGSTERS_OWN)
+    return [p for p in daemon.group if any(name in describe_process(p) for name in names)]
 
 
 def waits_for(home: Home) -> str:

@@ -69,7 +69,7 @@ class Gang:
 
 
 class World:
-    """The double, the store, and the gangs. door: of whoever starts, glances and sweeps."""
+    """The double, the store, and the gangs. door: of what starts, glances and sweeps."""
 
     def __init__(self, kube: KubeDouble, folder: Path, scale: Scale) -> None:
         self.kube, self.folder, self.scale = kube, folder, scale

@@ -161,7 +161,7 @@ def defect_figures(traces: Mapping[str, Intervals]) -> Figures:
     The bars are on what is owed to the defects, of all runs and of those that nothing saves. Both were
     chosen after the totals were seen, so what misses 30 % is shown beside them: all waste of the doomed
     runs, all waste of the fleet, and every device-hour that is in no finished run. Preemptions cost
-    several times as much as defects, and whoever carries more runs to their end meets more of them.
+    several times as much as defects, and anyone who carries more runs to their end meets more of them.
     Three retries for everything waste least, because the preemptions soon stop all runs; how many
     curable ones that gives up is shown as well.
     """

@@ -299,7 +299,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 def start_postgres(data: Path) -> PostgresServer:
-    """Start a server, after whoever starts one at this moment: as root a first one adds its user.
+    """Start a server, after anyone who starts one at this moment: as root a first one adds its user.
 
     The package waits ten seconds for it. That may be too few, and then it is on its way.
     """

@@ -75,7 +75,7 @@ DESCENDANTS_FAULTS: Mapping[str, Fault] = {
     "checkpoints of later count": _down(
         "where c.step > t.after_step and c.committed_at <= :as_of", "where c.step > t.after_step"
     ),
-    "a checkpoint reaches whoever resumed from its attempt": _down(
+    "a checkpoint reaches anyone who resumed from its attempt": _down(
         " and r.source_manifest_sha256 = :manifest_sha256", ""
     ),
     "what was quarantined is not a descendant": _down(

@@ -25,7 +25,7 @@ def put_one_at_a_time() -> None:
 
 
 def main() -> None:
-    """Serve until whoever started this closes the pipe, or dies."""
+    """Serve until the one who started this closes the pipe, or dies."""
     put_one_at_a_time()
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

@@ -61,7 +61,7 @@ def test_links_of_an_exported_run_lead_only_where_a_person_says(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("days", ["0", "-1", "x", "nan", "inf", "1e9"])
-def test_days_in_the_ui_that_are_none_are_refused(days: str) -> None:
+def test_days_in_the_ui_that_are_not_valid_are_refused(days: str) -> None:
     with pytest.raises(SettingsError, match="TRACKS_UI_DAYS is"):
         Settings.from_environment({"TRACKS_UI_DAYS": days})
 

@@ -370,7 +370,7 @@ def find_board_url(settings: Settings) -> str:
 
 
 def person() -> str:
-    """Return the name of whoever calls, as the machine knows it."""
+    """Return the name of the one who calls, as the machine knows it."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container's user id without a name

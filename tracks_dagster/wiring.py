@@ -185,12 +185,12 @@ class App:
 
     def usable_policy(self) -> tuple[RetryPolicy, str | None]:
         """Return the policy for what decides no retry, and None; or the shipped one and what is wrong
-        with the file: a run is started and stopped all the same."""
+        with the file: a run is started and stopped anyway."""
         return usable_policy(self.settings)
 
     def usable_rules(self) -> tuple[UserRules, str | None]:
         """Return the user's rules and None; or no rules and what is wrong with their file: an attempt
-        is classified all the same, and `tracks reclassify` asks the mended file."""
+        is classified anyway, and `tracks reclassify` asks the mended file."""
         return usable_rules(self.settings)
 
 
@@ -208,7 +208,9 @@ def build(settings: Settings) -> App:
 
     for name in places_set_up(settings):
         check_installed(launchers_of_wings()[name][0])
-    store, ledger = _open_store_and_ledger(settings, when_outdated=partial(_project_anew, settings))
+    store, ledger = _open_store_and_ledger(
+        settings, when_outdated=partial(_project_again, settings)
+    )
     projector, tracks = _projected(settings, store, ledger)
     clean = partial(redact, secrets=settings.secrets)
     shipped = partial(_find_shipped, settings.examples, store.url, clean)
@@ -242,7 +244,7 @@ def open_tracks(settings: Settings) -> Tracks:
 
     Makes and raises the same.
     """
-    opened = _open_store_and_ledger(settings, when_outdated=partial(_project_anew, settings))
+    opened = _open_store_and_ledger(settings, when_outdated=partial(_project_again, settings))
     return _projected(settings, *opened)[1]
 
 
@@ -250,7 +252,7 @@ def home_ledger(settings: Settings) -> Ledger:
     """Return the ledger alone, for what only asks it: two thirds of what `build` loads. It makes and
     raises the same.
     """
-    return _open_store_and_ledger(settings, when_outdated=partial(_project_anew, settings))[1]
+    return _open_store_and_ledger(settings, when_outdated=partial(_project_again, settings))[1]
 
 
 def _projected(settings: Settings, store: Store, ledger: Ledger) -> tuple[Projector, Tracks]:
@@ -405,7 +407,7 @@ def _open_store(settings: Settings) -> Store:
     return HistoryStore(open_store(settings.store_url))
 
 
-def _project_anew(settings: Settings, ledger: Ledger) -> None:
+def _project_again(settings: Settings, ledger: Ledger) -> None:
     """Rebuild the ledger of an older version; what it could not be made of is a warning."""
     from tracks_dagster.ledger.effects.projector import Projector
     from tracks_dagster.stores import open_store

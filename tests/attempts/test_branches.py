@@ -356,7 +356,9 @@ def test_a_checkpoint_that_nobody_may_resume_from_cannot_be_branched_from(
         branched(tracks)
 
 
-def test_a_run_that_exists_is_no_branch_of_something_else(source: History, tracks: Tracks) -> None:
+def test_a_run_that_exists_is_not_a_branch_of_something_else(
+    source: History, tracks: Tracks
+) -> None:
     declare(tracks, branched(tracks))
     assert declare(tracks, branched(tracks)).run_id == "b-1"  # the same command again
     with pytest.raises(InvalidInput, match=r"b-1 exists and is a branch of r-0@20"):

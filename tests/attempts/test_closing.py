@@ -64,7 +64,7 @@ def test_the_record_names_the_evidence_that_is_stored(
 def test_the_record_has_the_newest_value_of_every_metric_with_its_step(
     tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
 ) -> None:
-    """A script reports some of them at few steps only; what is no number was none."""
+    """A script reports some of them at few steps only; what is not a number was ignored."""
     history.supervise().place().write_to(store)
     step = {"kind": "step", "t": ENDED, "step_s": 0.5, "data_s": 0.1}
     lines: list[dict[str, Json]] = [

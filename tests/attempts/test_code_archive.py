@@ -102,7 +102,7 @@ def test_of_a_folder_in_a_repository_only_the_folder_is_stored(folder: Path) -> 
     assert pack_folder(folder).names == ("pkg/model.py", "train.py")
 
 
-def test_the_same_files_are_the_same_bytes_whoever_wrote_them_when(
+def test_the_same_files_are_the_same_bytes_no_matter_who_wrote_them_when(
     folder: Path, tmp_path: Path
 ) -> None:
     first = pack_folder(folder)
@@ -208,7 +208,7 @@ def test_a_link_that_leads_to_itself_is_refused_by_name(
         pack_folder(folder)
 
 
-def test_a_link_out_of_the_folder_and_what_is_no_file_are_refused(
+def test_a_link_out_of_the_folder_and_what_is_not_a_file_are_refused(
     folder: Path, tmp_path: Path
 ) -> None:
     (folder / "out").symlink_to(tmp_path)

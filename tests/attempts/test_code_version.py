@@ -66,7 +66,7 @@ def test_a_checkout_without_a_commit(tmp_path: Path) -> None:
     assert (code.git_commit, code.branch, code.dirty) == (None, None, None)
 
 
-def test_a_folder_that_is_no_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_not_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     code = read_code_version(tmp_path)
     assert (code.git_commit, code.branch, code.dirty) == (None, None, None)

@@ -371,7 +371,7 @@ def test_a_promotion_asks_for_other_seeds_that_meet_the_threshold_too(
     "what",
     ["branch", "seed changed on the way", "config changed by a retry", "other data in a retry"],
 )
-def test_a_run_that_only_looks_like_another_seed_is_none(
+def test_a_run_that_only_looks_like_another_seed_is_not_one(
     what: str, tracks: Tracks, store: FakeObjectStore, ledger: Ledger
 ) -> None:
     best = trained(store, "r-1", 1).resumable[-1]

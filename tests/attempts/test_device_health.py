@@ -189,7 +189,7 @@ def test_a_lease_of_a_device_that_is_gone_holds_up_nobody(tracks: Tracks, ledger
 
 
 def test_a_plan_goes_on_without_a_device_that_is_gone() -> None:
-    """Whoever holds it can neither make room with it nor end the plan."""
+    """The one who holds it can neither make room with it nor end the plan."""
     lost = runs("old/a01", "GPU-9", left_s=60.0, workload_class="sweep", began_s=-7.0)
     both = runs("both/a01", "GPU-0", "GPU-9", left_s=90.0, workload_class="sweep", began_s=-7.0)
     devices = [Device(name=name) for name in TWO]

@@ -48,12 +48,12 @@ def test_what_the_driver_does_not_tell_is_not_known() -> None:
     assert parse_gpus(f"{UUID}, NVIDIA GB10, [N/A], [N/A]\n")[0].total_bytes is None
 
 
-def test_an_answer_of_another_shape_is_no_answer() -> None:
+def test_an_answer_of_another_shape_is_not_an_answer() -> None:
     assert parse_gpus(NO_PERMISSION) == parse_gpus("") == ()
     assert parse_holders("No running processes found\n") == ()
 
 
-def test_memory_of_a_process_that_is_no_rank_of_a_living_attempt_is_an_orphans() -> None:
+def test_memory_of_a_process_that_is_not_a_rank_of_a_living_attempt_is_an_orphans() -> None:
     devices = Devices(gpus=(GPU,), holders=parse_holders(HOLDERS))
     orphans = orphan_memory(devices, {48213: "a/a01", 48777: "b/a02"}, {"a/a01"})
     assert [(each.pid, each.attempt) for each in orphans] == [(1381, None), (48777, "b/a02")]

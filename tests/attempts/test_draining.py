@@ -148,7 +148,7 @@ def test_a_run_whose_track_is_damaged_keeps_no_other_on_the_node(
     assert problem.startswith("r-1: Record 0")
 
 
-def test_a_planned_drain_is_no_interruption_and_no_storm(
+def test_a_planned_drain_is_neither_an_interruption_nor_a_storm(
     tracks: Tracks, ledger: Ledger, clock: FakeClock
 ) -> None:
     drain_node(tracks, ledger, "n-2", by="ann", why="a new kernel")

@@ -134,7 +134,7 @@ OTHER = replace(WANTED, code_sha256="e" * 64, config={**CONFIG, "lr": 0.5})
             [run("canary", age=8 * DAY)],
             "the newest with this key, canary-1, is 8.0 d old, and 7 d count",
         ),
-        # whoever sets a clock ahead makes nothing last longer
+        # anyone who sets a clock ahead makes nothing last longer
         ([run("canary", age=-3 * DAY)], "canary-1, is dated 3.0 d after now: the clock was wrong"),
         (
             [run("canary", passed=False, verdict="p = 0.4")],

@@ -84,7 +84,7 @@ def test_a_name_of_a_key_is_one_in_any_case_and_any_folder(name: str) -> None:
         ),
     ],
 )
-def test_an_ordinary_name_is_none(name: str) -> None:
+def test_an_ordinary_name_is_not_one(name: str) -> None:
     assert key_part(name) is None
 
 

@@ -72,7 +72,7 @@ def test_a_command_that_publishes_folders_is_not_asked(
         (("final",), 21),
     ],
 )
-def test_a_save_that_was_under_way_before_is_no_answer(
+def test_a_save_that_was_under_way_before_is_not_an_answer(
     triggers: tuple[str, ...], step: int | None
 ) -> None:
     history = running()

@@ -74,7 +74,7 @@ def test_only_the_newest_steps_count() -> None:
     assert (pace.step_s, pace.steps) == (2.0, STEPS_MAX)
 
 
-def test_a_clock_that_was_set_back_is_no_step() -> None:
+def test_a_clock_that_was_set_back_is_not_a_step() -> None:
     pace = measure(1, [100.0, 102.0, 50.0, 52.0])
     assert pace is not None
     assert (pace.step_s, pace.steps) == (2.0, 2)

@@ -192,7 +192,7 @@ def test_a_fallback_over_a_change_that_a_person_allowed_before_is_said_and_start
     assert "torch 2.12.0+cpu → 2.13.0+cpu" in note.body.text
 
 
-def test_what_a_person_allowed_for_other_libraries_is_no_word_about_these(
+def test_what_a_person_allowed_for_other_libraries_is_not_a_word_about_these(
     tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock
 ) -> None:
     newest = {**HERE, "torch": "2.14.0+cpu"}

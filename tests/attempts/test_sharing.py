@@ -289,7 +289,9 @@ def test_a_person_gives_back_what_is_leased_to_a_run_that_nobody_can_read(
     record = pool.release("r-7/a01", by="ann", why="that home was removed")
     assert record is not None
     assert (record.body["lease_seq"], record.body["by"]) == (0, "ann")
-    assert pool.confirm("r-7/a01", "dagster-7") is None  # whoever comes for it still starts nothing
+    assert (
+        pool.confirm("r-7/a01", "dagster-7") is None
+    )  # anyone who comes for it still starts nothing
     assert shared(world).leased == {"r-1/a01"}
 
 

@@ -25,7 +25,7 @@ from tracks_dagster.wiring import new_uid, utc_now
 ROUNDS = 8
 ROUNDS_FULL = 500
 SETTLERS = 2
-DELAY_S_MAX = 0.003  # about what a decision takes: whoever begins later may still come first
+DELAY_S_MAX = 0.003  # about what a decision takes: the one who begins later may still come first
 
 
 def race(tracks: list[Tracks], run_id: str, random_delay: random.Random) -> list[str]:

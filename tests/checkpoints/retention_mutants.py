@@ -135,7 +135,7 @@ def leftovers_of_open_attempts_go(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(service, "leftover_keys", keys)
 
 
-def leftovers_of_deleted_checkpoints_go_whoever_needs_them(patch: pytest.MonkeyPatch) -> None:
+def leftovers_of_deleted_checkpoints_go_no_matter_who_needs_them(patch: pytest.MonkeyPatch) -> None:
     """Chunks under the prefix of a deleted checkpoint go although a later one names them."""
 
     def remove(this: service._Pass, manifests: object) -> int:
@@ -179,7 +179,7 @@ QUICK: tuple[Mutant, ...] = (
     the_newest_need_not_be_verified,
     the_open_attempt_is_ignored,
     there_is_no_grace,
-    leftovers_of_deleted_checkpoints_go_whoever_needs_them,
+    leftovers_of_deleted_checkpoints_go_no_matter_who_needs_them,
     branches_lose_their_source_while_they_run,
 )
 SLOW: tuple[Mutant, ...] = (  # caught only after hundreds of sequences

@@ -23,7 +23,7 @@ def test_each_commit_has_the_rate_since_the_one_before_and_its_metrics_as_number
     assert [each.metadata["metric_loss"] for each in found] == [3.5, 3.5, 3.5]
 
 
-def test_the_time_of_saves_is_no_time_of_training_and_what_nobody_measured_is_unknown() -> None:
+def test_the_time_of_saves_is_not_time_of_training_and_what_nobody_measured_is_unknown() -> None:
     history = History("r-1").declare().open().place().restore()
     history.commit(10, spent=TimeSpent(steps_s=4.0, data_s=1.0))
     history.commit(20, spent=TimeSpent(steps_s=8.0, data_s=2.0, saving_s=60.0, eval_s=60.0))

@@ -256,7 +256,7 @@ def test_two_quarantined_checkpoints_without_a_manifest_do_not_wait_for_each_oth
         assert planned.chunks == {}
 
 
-def test_a_quarantine_begins_the_grace_anew() -> None:
+def test_a_quarantine_begins_the_grace_again() -> None:
     history = trained(4.0, 3.0, 2.0)
     history.decide_checkpoint(Kind.CHECKPOINT_SUPERSEDED, ref(history, 0))
     history.at += timedelta(days=9)

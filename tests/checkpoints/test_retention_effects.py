@@ -392,7 +392,7 @@ def test_two_passes_at_once_let_go_of_a_branch_once(
     assert other.run(RUN_ID).checkpoints[0].pins == {"branch:b-1"}
 
 
-def test_a_command_that_is_repeated_a_day_later_pins_anew_before_it_declares_the_branch(
+def test_a_command_that_is_repeated_a_day_later_pins_again_before_it_declares_the_branch(
     run: Story, tracks: Tracks, clock: FakeClock
 ) -> None:
     ref = tracks.run(RUN_ID).checkpoints[0].ref

@@ -31,13 +31,19 @@ BAD_INPUT = {
     "no steps": ((*RUN, "--steps", "0"), "out of range"),
     "no cadence": ((*RUN, "--checkpoint-every", "0"), "1 or more"),
     "no seconds between saves": ((*RUN, "--checkpoint-every-s", "0"), "more than 0"),
-    "a number of steps that is none": ((*RUN, "--checkpoint-every", "often"), "a number, or off"),
+    "a number of steps that is not one": (
+        (*RUN, "--checkpoint-every", "often"),
+        "a number, or off",
+    ),
     "no checkpoints at all": ((*RUN, "--checkpoint-every", "off"), "checkpoints_may_be_off: true"),
     "a rule that keeps no checkpoint": ((*RUN, "--keep-last", "0"), "keep_last is 0"),
-    "a direction that is none": ((*RUN, "--best-direction", "up"), "min"),
+    "a direction that is not one": ((*RUN, "--best-direction", "up"), "min"),
     "an unknown drill": ((*RUN, "--drill", "meteor@3"), "preempt@23"),
     "a crash of the only rank": ((*RUN, "--drill", "rank_crash@3"), "--ranks 2"),
-    "a hang of a kind that is none": ((*RUN, "--drill", "hang@3,how=soon"), "code|loader|stopped"),
+    "a hang of a kind that is not one": (
+        (*RUN, "--drill", "hang@3,how=soon"),
+        "code|loader|stopped",
+    ),
     "too few steps to interrupt": (("conform", "--steps", "2"), "6 or more"),
     "a tolerance of everything": (("conform", "--tolerance", "1"), "to the bit"),
     "no time for trials": (("conform", "--time-limit", "0"), "more than 0"),
@@ -46,11 +52,11 @@ BAD_INPUT = {
     "all drills and one of them": (("drill", "--all", "--only", "nan"), "--only KIND"),
     "a drill that nobody plays": (("drill", "--only", "meteor"), "kill_daemon"),
     "a drill after the last step": ((*RUN, "--steps", "9", "--drill", "preempt@10"), "9 steps"),
-    "a run id that is none": (("run", "--run-id", "Run 1", "--intent", "Try it."), "a-z, 0-9"),
+    "a run id that is not one": (("run", "--run-id", "Run 1", "--intent", "Try it."), "a-z, 0-9"),
     "a snapshot id that does not exist": ((*RUN, "--snapshot", "f" * 64), "no snapshot"),
     "an empty intent": ((*RUN, "--intent", " "), "intent"),
     "an intent that fits no record": ((*RUN, "--intent", "x" * 501), "500"),
-    "a stage that is none": ((*RUN, "--stage", "huge"), "smoke"),
+    "a stage that is not one": ((*RUN, "--stage", "huge"), "smoke"),
     "a trainer that is not there": ((*RUN, "--trainer", "/no/such.py"), "cannot be read"),
     "no time to wait": ((*RUN, "--wait-s", "0"), "more than 0"),
     "a source that is not there": ((*RUN, "--data", "/no/such.txt"), "/no/such.txt"),
@@ -198,7 +204,7 @@ def test_a_path_that_is_too_long_is_refused_in_words(given: tuple[str, ...], cal
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(errno.ELOOP, 2), (errno.EACCES, 1)])
-def test_a_path_that_is_refused_late_is_no_wrong_use(
+def test_a_path_that_is_refused_late_is_not_wrong_use(
     number: int, exit_code: int, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object, **__: object) -> None:

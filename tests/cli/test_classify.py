@@ -66,7 +66,7 @@ def test_a_line_that_cannot_be_read_is_named_and_the_others_are_classified(
         (b"\x00\x01\x02\n", "line 1: not JSON"),
     ],
 )
-def test_what_is_no_case_is_named_and_nothing_is_made_up(
+def test_what_is_not_a_case_is_named_and_nothing_is_made_up(
     call: Call, file: Path, data: bytes, answer: str
 ) -> None:
     file.write_bytes(data)
@@ -76,7 +76,7 @@ def test_what_is_no_case_is_named_and_nothing_is_made_up(
     assert result.exit_code == 2
 
 
-def test_an_empty_file_has_no_case_and_is_no_error(call: Call, file: Path) -> None:
+def test_an_empty_file_has_no_case_and_is_not_an_error(call: Call, file: Path) -> None:
     file.write_bytes(b"\n \n")
     result = call("classify", str(file), "--json")
     assert (result.stdout, result.exit_code) == ("", 0)

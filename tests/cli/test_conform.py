@@ -169,7 +169,7 @@ def test_the_data_that_ships_is_brought_and_other_data_has_to_be_there(
     assert len(asked.data.snapshots) == 1
 
 
-def test_a_command_that_is_no_python_is_played_no_exception(
+def test_a_command_that_is_not_python_is_played_no_exception(
     call: Call, asked: Asked, project: Path
 ) -> None:
     (project / "train.sh").write_text("")

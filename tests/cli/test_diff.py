@@ -65,7 +65,7 @@ def test_metrics_of_different_evals_are_refused_with_words_and_shown_by_force(
     assert "not comparable: suite v2 against v1" in answer.stdout
     assert "--force" in answer.stdout
     assert "3.25" not in answer.stdout
-    assert "training loss" in answer.stdout  # the rest is shown all the same
+    assert "training loss" in answer.stdout  # the rest is shown anyway
     forced = call("diff", *at, "--force")
     assert forced.exit_code == 0
     assert "3.25" in forced.stdout

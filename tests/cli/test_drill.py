@@ -24,7 +24,7 @@ def test_every_kind_has_a_run_in_which_it_fires() -> None:
         assert fit_drill(parse_drill(each.drill), config, {}, ranks=each.ranks).kind == kind
 
 
-def test_whoever_needs_the_home_for_itself_is_played_last() -> None:
+def test_who_needs_the_home_for_itself_is_played_last() -> None:
     chosen = drill._chosen(True, ())
     assert [each.alone for each in chosen] == sorted(each.alone for each in chosen)
     assert not drill._has_room(chosen[-1], [_under_way(chosen[0])])

@@ -77,7 +77,7 @@ def test_a_promotion_of_another_step_changes_no_verdict(app: App, call: Call) ->
     assert results["s-1"] == {"value": 2.0, "step": 40, "difference": -1.0, "verdict": "good"}
 
 
-def test_a_checkpoint_in_quarantine_is_no_result(app: App, call: Call) -> None:
+def test_a_checkpoint_in_quarantine_is_not_a_result(app: App, call: Call) -> None:
     history = History("q-1").declare(promotion=RULE, experiment="bad").open().place().restore()
     for step in (20, 40):
         history.commit(step, metrics={"loss": 0.5, "val_loss": 0.75, "lr": 0.1})

@@ -321,7 +321,9 @@ def test_evidence_that_was_edited_with_the_manifest_is_still_found(
     assert "The evidence for the end of attempt 2 of run gpt-story has sha256" in result.stdout
 
 
-def test_a_file_that_is_no_archive_is_wrong_use(story: Story, call: Call, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_archive_is_wrong_use(
+    story: Story, call: Call, tmp_path: Path
+) -> None:
     file = tmp_path / "notes.tar.gz"
     file.write_text("these are my notes")
     for command in (("fsck",), ("explain", RUN_ID), ("diff", f"{RUN_ID}@10", f"{RUN_ID}@20")):

@@ -350,7 +350,7 @@ def test_a_store_that_stays_away_ends_following_within_its_limit(scene: Scene) -
     assert follow.AWAY_S_MAX < scene.now_s < follow.AWAY_S_MAX + 3.0
 
 
-def test_the_time_for_which_nobody_could_look_is_no_time_without_a_change(scene: Scene) -> None:
+def test_the_time_for_which_nobody_could_look_is_not_time_without_a_change(scene: Scene) -> None:
     scene.follow(lambda: away(scene, 100), wait_s=10.0)
     assert 60.0 < scene.now_s < 63.0
 

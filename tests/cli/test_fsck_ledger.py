@@ -1,4 +1,4 @@
-"""`tracks fsck` where the ledger cannot be read: everything else is checked all the same."""
+"""`tracks fsck` where the ledger cannot be read: everything else is checked anyway."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_what_is_kept_for_a_class_is_weighed_with_the_devices_of_this_machine(
     assert (kept in checked.stdout) is (exit_code == 1)
 
 
-def test_a_file_that_is_no_text_is_refused_with_its_line(call: Call, tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_refused_with_its_line(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_bytes(b"reasons:\n  hang: {count: 3} # \xe4\n")
     refused = call("policy", "--check", str(path))

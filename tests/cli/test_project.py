@@ -372,7 +372,7 @@ def test_a_run_that_exists_continues_by_the_line_that_declared_it(call: Call) ->
 
 
 @pytest.mark.usefixtures("project")
-def test_a_stage_that_cut_a_run_is_no_difference_when_it_continues(call: Call) -> None:
+def test_a_stage_that_cut_a_run_is_not_a_difference_when_it_continues(call: Call) -> None:
     smoke = ("smoke", "--run-id", "r-1", "--steps", "30")
     call(*smoke)
     assert state().declared.config["max_iters"] == 20

@@ -64,7 +64,7 @@ def test_a_day_without_ends_points_to_the_running_one(story: Story, call: Call) 
 
 
 @pytest.mark.parametrize("day", ["31.1.2026", "tomorrow", "2999-01-01"])
-def test_what_is_no_day_is_refused_in_words(story: Story, call: Call, day: str) -> None:
+def test_what_is_not_a_day_is_refused_in_words(story: Story, call: Call, day: str) -> None:
     result = call("review", "--day", day)
     assert result.exit_code == 2
     assert "UTC" in result.stderr

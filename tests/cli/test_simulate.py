@@ -184,7 +184,7 @@ def test_a_policy_file_is_tried_and_its_errors_are_reported(
         (b'{"a": {"intervals": [[0, 60]]}}', "never has an instance"),
     ],
 )
-def test_a_file_that_is_no_trace_is_refused_in_words(
+def test_a_file_that_is_not_a_trace_is_refused_in_words(
     content: bytes, words: str, tmp_path: Path, call: Call
 ) -> None:
     path = tmp_path / "bad.json"

@@ -27,7 +27,7 @@ REPLACED = "caf\ufffd"
     }.items(),
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_an_argument_that_is_no_utf8_is_replaced_and_said(
+def test_an_argument_that_is_not_utf8_is_replaced_and_said(
     name: str, arguments: tuple[str, ...], story: Story, call: Call
 ) -> None:
     result = call(*arguments)
@@ -35,7 +35,7 @@ def test_an_argument_that_is_no_utf8_is_replaced_and_said(
     assert LATIN_1 not in result.stdout + result.stderr
 
 
-def test_a_run_whose_words_were_no_utf8_is_read_by_every_command(story: Story, call: Call) -> None:
+def test_a_run_whose_words_were_not_utf8_is_read_by_every_command(story: Story, call: Call) -> None:
     for arguments in (
         ("note", f"{RUN_ID}/a02", LATIN_1, "--by", LATIN_1),
         ("checkpoints", "pin", f"{RUN_ID}@40", "--why", LATIN_1, "--by", LATIN_1),
@@ -51,7 +51,7 @@ def test_a_run_whose_words_were_no_utf8_is_read_by_every_command(story: Story, c
     assert (note.body.text, note.body.by) == (REPLACED, REPLACED)
 
 
-def test_a_file_whose_name_is_no_utf8_is_still_found(call: Call) -> None:
+def test_a_file_whose_name_is_not_utf8_is_still_found(call: Call) -> None:
     answer = call("simulate", "--policy", f"/no/such/{LATIN_1}")
     assert "is replaced" not in answer.stderr
 

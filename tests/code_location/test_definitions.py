@@ -19,7 +19,7 @@ from tracks_dagster.settings import usable_projects
 from tracks_dagster.track import names
 
 ROOT = Path(__file__).resolve().parents[2]
-# Of whoever runs the tests: their own projects are in the home that the definitions were loaded with.
+# Of who runs the tests: their own projects are in the home that the definitions were loaded with.
 OWN = {
     pattern.format(names.dagster_name(each.name))
     for each in usable_projects()
@@ -44,7 +44,7 @@ def test_these_folders_compose_the_code_location_that_workspace_yaml_names() -> 
     assert {each.name for each in here.sensor_defs} == {each.name for each in packaged.sensor_defs}
 
 
-def test_whoever_looks_at_the_training_group_reads_first_how_training_starts() -> None:
+def test_who_looks_at_the_training_group_reads_first_how_training_starts() -> None:
     graph = defs.resolve_asset_graph()
     group = [node for node in graph.asset_nodes if node.group_name == "training"]
     assert len(group) == 4

@@ -273,7 +273,7 @@ def test_a_duplicate_that_is_cancelled_stops_nothing_while_another_run_is_at_the
     assert home.stops == []
 
 
-def test_a_run_that_dagsters_time_limit_ends_is_no_persons_stop_and_is_followed_by_another(
+def test_a_run_that_dagsters_time_limit_ends_is_not_a_persons_stop_and_is_followed_by_another(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (run_key,) = home.asked()

@@ -1,4 +1,4 @@
-"""One bad track stops nothing else: whoever looks at many of them serves all others, and says which.
+"""One bad track stops nothing else: anyone who looks at many of them serves all others, and says which.
 
 The badness is of a kind that nobody foresaw: an exception of no class of ours, from the store, from a
 fold or from a property of a state; or a record whose time no calendar has.

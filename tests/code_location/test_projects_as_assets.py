@@ -166,7 +166,7 @@ def of_asset(events: list[object], key: AssetKey) -> list[AssetMaterialization]:
     return [each for each in made if each.asset_key == key]
 
 
-def test_its_model_is_materialized_at_each_promotion_once_whoever_promoted(
+def test_its_model_is_materialized_at_each_promotion_once_no_matter_who_promoted(
     made: Definitions, app: App, instance: DagsterInstance
 ) -> None:
     history = History("r-1").declare().open().place().restore().commit(40)

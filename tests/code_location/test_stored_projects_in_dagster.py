@@ -114,7 +114,7 @@ def test_a_run_of_its_schedule_is_declared_by_one_home_of_those_that_have_the_st
     assert other.ledger.query("select run_id from training_runs") == []
 
     end(app, run_id)
-    assert isinstance(asked(1, NEXT), RunRequest)  # whoever is first
+    assert isinstance(asked(1, NEXT), RunRequest)  # the one who is first
     assert isinstance(asked(0, NEXT), str)
 
 

@@ -134,7 +134,7 @@ def test_a_writer_killed_anywhere_leaves_only_whole_objects(tmp_path: Path) -> N
             assert key == "format.json" or data == data[:1] * 1_000_000
 
 
-def test_what_an_interrupted_writer_left_is_no_object(tmp_path: Path) -> None:
+def test_what_an_interrupted_writer_left_is_not_an_object(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "store"))
     (tmp_path / "store" / PARTIAL_FOLDER / "0123").write_bytes(b"half of")
     (tmp_path / "store" / "~notes").write_text("a person's")

@@ -13,7 +13,7 @@ from tracks_dagster.retry.effects.due import open_work
 from tracks_dagster.wings.embedded.sensor_pace import Work
 
 
-def test_open_runs_and_evals_under_way_are_work_and_what_is_over_is_none(ledger: SqlLedger) -> None:
+def test_open_runs_and_evals_under_way_are_work_and_what_is_over_is_not(ledger: SqlLedger) -> None:
     store = FakeObjectStore()
     History("r-new").declare().write_to(store)
     History("r-open").declare().open().supervise("d").place().alert().alert().write_to(store)

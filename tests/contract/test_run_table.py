@@ -227,7 +227,7 @@ def test_a_table_that_stopped_at_its_bound_says_so(
     assert (early.is_cut, early.is_more) == (False, True)  # the newest that fit are known
 
 
-def test_a_name_that_only_an_old_run_has_is_no_mistake(
+def test_a_name_that_only_an_old_run_has_is_not_a_mistake(
     ledger: SqlLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Made(ledger, random.Random(2))

@@ -250,7 +250,9 @@ def test_an_unreachable_server_is_named_without_its_credentials(
     assert SECRET not in str(refusal.value)
 
 
-def test_an_address_that_is_none_is_refused(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_is_not_one_is_refused(
+    s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "not an address")
     with pytest.raises(StoreUnavailable, match="AWS_ENDPOINT_URL_S3"):
         open_store(s3_url)

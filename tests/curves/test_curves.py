@@ -312,7 +312,7 @@ def test_a_journal_that_was_cut_or_is_damaged_shows_the_lines_that_are_whole(
     assert list(values(read_curves(tracks, "r-1", cache=None).find("loss"))) == [1, 2, 3, 4, 5, 8]
 
 
-def test_what_is_no_finite_number_stays_a_point_and_steps_may_jump(
+def test_what_is_not_a_finite_number_stays_a_point_and_steps_may_jump(
     store: FakeObjectStore, tracks: Tracks
 ) -> None:
     run = begun()

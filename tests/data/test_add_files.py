@@ -131,7 +131,7 @@ def test_a_file_that_holds_no_checks_is_refused(
 def test_a_name_that_cannot_be_a_dataset_is_refused(
     tracks: Tracks, folder: Path, name: str
 ) -> None:
-    with pytest.raises(InvalidInput, match=r"ships|can be no dataset's name"):
+    with pytest.raises(InvalidInput, match=r"ships|cannot be a dataset's name"):
         add(tracks, folder, name)
 
 

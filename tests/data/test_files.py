@@ -108,7 +108,7 @@ def test_what_was_frozen_is_what_a_rank_gets_read_only_and_once(
     assert {key for _, key in store.calls[calls:]} == {manifest_key("mine", ref.snapshot_id)}
 
 
-def test_one_changed_file_writes_one_pack_anew_and_the_same_files_give_the_same_id(
+def test_one_changed_file_writes_one_pack_again_and_the_same_files_give_the_same_id(
     store: FakeObjectStore, folder: Path
 ) -> None:
     ref, first = freeze_folder(store, folder)

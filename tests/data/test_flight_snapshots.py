@@ -141,7 +141,7 @@ def test_a_table_of_cancelled_flights_only_is_refused(tmp_path: Path) -> None:
         ("f.parquet", b"PAR1 not really PAR1", "Footer length error"),
     ],
 )
-def test_a_file_that_is_no_table_is_refused_in_a_sentence(
+def test_a_file_that_is_not_a_table_is_refused_in_a_sentence(
     tmp_path: Path, name: str, data: bytes, said: str
 ) -> None:
     path = tmp_path / name

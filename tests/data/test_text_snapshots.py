@@ -77,7 +77,7 @@ def test_bad_documents_are_named_with_row_and_column(tmp_path: Path) -> None:
     assert "row 2, text: 'binary: a\\x00b' is not free of control characters" in str(caught.value)
 
 
-def test_a_text_file_that_is_no_utf8_is_refused_with_file_and_offset(tmp_path: Path) -> None:
+def test_a_text_file_that_is_not_utf8_is_refused_with_file_and_offset(tmp_path: Path) -> None:
     path = write(tmp_path, {"latin1.txt": b"caf\xe9 au lait"}) / "latin1.txt"
     with pytest.raises(InvalidInput, match=r"latin1\.txt is not UTF-8: byte 3 is 0xe9"):
         list(text.read_documents(path))

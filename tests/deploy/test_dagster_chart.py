@@ -28,7 +28,7 @@ from tests.deploy.values import (
     class_of,
     launcher_values,
 )
-from tests.deploy.worker_jobs import check_is_no_root, check_run_worker, run_worker_job
+from tests.deploy.worker_jobs import check_not_root, check_run_worker, run_worker_job
 from tracks_dagster.wings.kubernetes.edge.run_launcher import TrackedK8sRunLauncher
 
 CHART = os.environ.get("TRACKS_DAGSTER_CHART")
@@ -76,7 +76,7 @@ def test_no_pod_that_helm_renders_is_root(rendered: list[dict[str, Any]]) -> Non
     pods = [each["spec"]["template"]["spec"] for each in rendered if each["kind"] == "Deployment"]
     assert len(pods) == 3
     for pod in pods:
-        check_is_no_root(pod)
+        check_not_root(pod)
 
 
 def test_helm_gives_each_pod_the_account_that_is_meant_for_it(

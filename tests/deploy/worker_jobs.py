@@ -57,7 +57,7 @@ def check_run_worker(job: dict[str, Any]) -> None:
     (container,) = pod["spec"]["containers"]
     assert container["resources"]["limits"] == {"memory": "4Gi"}
     assert set(container["resources"]["requests"]) == {"cpu", "memory", "ephemeral-storage"}
-    check_is_no_root(pod["spec"])
+    check_not_root(pod["spec"])
     named_here = [each["secretRef"]["name"] for each in container["envFrom"] if "secretRef" in each]
     assert {"tracks-postgres-url", "tracks-store"} <= {*named_here}
     variables = {each["name"]: each for each in container["env"]}
@@ -76,7 +76,7 @@ def check_run_worker(job: dict[str, Any]) -> None:
     assert LABEL_APP not in job["metadata"]["labels"]
 
 
-def check_is_no_root(pod: Mapping[str, Any]) -> None:
+def check_not_root(pod: Mapping[str, Any]) -> None:
     """Assert what the Pod Security Standard "restricted" demands of a pod."""
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] == RUN_AS

@@ -68,7 +68,7 @@ def test_a_failure_is_reported_in_its_last_lines_without_secrets(
     assert last == "ValueError: cannot read s3://key:[hidden]@bucket"
 
 
-def test_a_signal_and_a_time_limit_are_no_exit_codes(plays: partial[None], tmp_path: Path) -> None:
+def test_a_signal_and_a_time_limit_are_not_exit_codes(plays: partial[None], tmp_path: Path) -> None:
     plays("import os; os.kill(os.getpid(), 9)")
     outcome = LocalEvaluator(tmp_path / "work").run(SPEC)
     assert (outcome.exit_code, outcome.message) == (None, "ended by signal 9")

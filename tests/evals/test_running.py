@@ -260,7 +260,7 @@ def test_a_failed_evaluator_ends_the_attempt_and_the_next_is_opened_within_its_b
         ({"started_at": "yesterday"}, "yesterday"),
         (
             {"artifacts": [{"name": "../../x", "size_bytes": 1, "sha256": "a" * 64}]},
-            "names a file '../../x', which is none",
+            "names a file '../../x', which is not an artifact's name",
         ),
     ],
 )

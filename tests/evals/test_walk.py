@@ -117,7 +117,7 @@ def planted(room: str, text: str, **names: object) -> Any:
     return module["walk"]
 
 
-def test_a_call_back_up_is_an_entry_and_a_closure_is_none() -> None:
+def test_a_call_back_up_is_an_entry_and_a_closure_is_not() -> None:
     back = planted("evals", "def walk(): pass")
     below = planted("retry", "def walk(then): then()")
     calls_back = planted("evals", "def walk(): below(back)", below=below, back=back)

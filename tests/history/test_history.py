@@ -139,6 +139,6 @@ def test_the_classifier_reads_every_kind_of_end_as_what_it_is_named_for(
 
 
 @pytest.mark.parametrize("attempts", [0, -200, 100, 1001])
-def test_a_fleet_that_is_no_multiple_of_a_block_is_refused(attempts: int) -> None:
+def test_a_fleet_that_is_not_a_multiple_of_a_block_is_refused(attempts: int) -> None:
     with pytest.raises(ValueError, match=f"a positive multiple of 200 attempts, not {attempts}"):
         Fleet(attempts=attempts, end_at=END_AT)

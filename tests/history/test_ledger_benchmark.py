@@ -34,7 +34,7 @@ def test_a_command_is_timed_in_a_process_of_its_own_and_its_memory_is_its_own() 
     assert took.cpu_s > 0
 
 
-def test_a_command_that_was_used_in_a_wrong_way_is_no_measurement() -> None:
+def test_a_command_that_was_used_in_a_wrong_way_is_not_a_measurement() -> None:
     with pytest.raises(
         RuntimeError, match=r"(?s)tracks explain --no-such ended with .*No such option"
     ):

@@ -68,7 +68,7 @@ def test_a_checkpoint_is_lost_to_others_once_its_own_run_gave_it_up(
         assert hold.sentence.startswith(words)
 
 
-def test_what_a_rollback_only_passed_over_is_no_loss_for_a_branch_that_is_there() -> None:
+def test_what_a_rollback_only_passed_over_is_not_a_loss_for_a_branch_that_is_there() -> None:
     history = saved()
     ref = history.state.checkpoints[0].ref
     history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, ref, is_passed_over=True)

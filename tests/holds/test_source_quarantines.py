@@ -134,7 +134,7 @@ def test_after_a_release_everything_is_as_before(
 
 
 @pytest.mark.parametrize("source", ["node:node-1", "attempt:r-1/a01", "code:c0ffee"])
-def test_a_retry_is_refused_where_nothing_is_left_and_never_begins_anew(
+def test_a_retry_is_refused_where_nothing_is_left_and_never_begins_again(
     run: History, tracks: Tracks, ledger: Ledger, source: str
 ) -> None:
     hold(tracks, ledger, source)
@@ -398,7 +398,7 @@ def test_only_a_source_can_be_put_in_quarantine(
         quarantine_source(tracks, ledger, parse_thing(thing), by="ann", why=WHY)
 
 
-def test_two_damaged_tracks_that_name_each_other_are_no_endless_walk(
+def test_two_damaged_tracks_that_name_each_other_are_not_an_endless_walk(
     tracks: Tracks, ledger: Ledger, store: FakeObjectStore
 ) -> None:
     one = History("r-1").declare().open().place().restore().commit(10)

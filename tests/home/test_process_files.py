@@ -48,7 +48,7 @@ def test_what_names_no_process_is_refused_with_the_files_name(damaged: Path) -> 
     assert known_process(damaged) is None
 
 
-def test_a_home_with_a_damaged_file_starts_its_programs_anew(damaged: Path) -> None:
+def test_a_home_with_a_damaged_file_starts_its_programs_again(damaged: Path) -> None:
     folder = damaged.parent
     assert groups(folder, "daemon") == unused(folder, "daemon") == []
     assert read_address(folder, damaged.name) == ""
@@ -59,7 +59,9 @@ def test_a_home_with_a_damaged_file_starts_its_programs_anew(damaged: Path) -> N
 @pytest.mark.parametrize(
     "earlier", [7, [7], [{"x": 1}], [{"pid": 1, "started": 1, "boot_id": "b", "x": 1}]]
 )
-def test_an_earlier_group_that_is_damaged_is_none(tmp_path: Path, earlier: object) -> None:
+def test_an_earlier_group_that_is_damaged_counts_as_missing(
+    tmp_path: Path, earlier: object
+) -> None:
     write_process(tmp_path / "daemon.pid", this_process(), earlier=earlier)
     assert groups(tmp_path, "daemon") in ([], [this_process()])  # [] where a test leads no group
 

@@ -34,7 +34,7 @@ def test_two_daemons_open_every_retry_once(storage: str, request: pytest.Fixture
     reasons = [attempt["termination_reason"] for attempt in run["attempts"]]
     assert reasons == ["preempted", "gpu_oom", "completed"]
     # Both daemons may request a Dagster run for one attempt: the newer claim supervises it, and
-    # there is one gang all the same.
+    # there is one gang anyway.
     assert [launches(home, "two-daemons", number) for number in (1, 2, 3)] == [1, 1, 1]
     state = folded(home, "two-daemons")
     assert len(state.promotions) == len(state.evals) == 1

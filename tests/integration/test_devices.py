@@ -35,7 +35,7 @@ KILL_TRIES_MAX = 10 * KILLS  # between two of them there may be nothing to kill
 SEEN_S = 60.0  # until a daemon that was killed is back and knows of a run
 CALM_S = 6.0  # between kills, on average
 DEVICES = 2
-# Whoever has waited so long is the first, and after twice of it is passed by nobody.
+# Anyone who has waited so long is the first, and after twice of it is passed by nobody.
 WAIT_S_MAX = 600.0
 EVAL_WAIT_S_MAX = 5 * 60.0  # a minute on an idle machine, as is printed; this one may be busy
 POLICY = f"""

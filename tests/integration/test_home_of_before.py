@@ -74,7 +74,7 @@ def test_a_run_of_an_older_version_is_resumed(home: Home) -> None:
     assert whole.returncode == 0, whole.stdout
 
 
-def test_a_ledger_of_an_older_version_is_projected_anew_by_the_first_that_writes(
+def test_a_ledger_of_an_older_version_is_projected_again_by_the_first_that_writes(
     home: Home,
 ) -> None:
     stored = gzip.decompress((DATA / "ledger_0008.db.gz").read_bytes())

@@ -147,7 +147,7 @@ class Storm:
 
     @contextmanager
     def served(self) -> Iterator[None]:
-        """Keep `tracks up` up, as whoever is on duty would."""
+        """Keep `tracks up` up, as the one who is on duty would."""
         try:
             self._serve()
             yield

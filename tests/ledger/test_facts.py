@@ -50,7 +50,7 @@ def test_no_two_facts_share_a_column_a_key_or_a_name_in_the_ui() -> None:
 
 def test_a_fact_says_since_which_projection_it_is_there() -> None:
     since = Counter(each.since for facts in FACTS.values() for each in facts)
-    # A new fact names the PROJECTION of its release; it is none of those that are as old as counting.
+    # A new fact names the PROJECTION of its release; it is not among those as old as counting.
     assert since[COUNTED_FROM] == FACTS_OF_THE_FIRST
     assert COUNTED_FROM <= min(since) <= max(since) <= PROJECTION
 

@@ -150,7 +150,7 @@ def test_a_quarantined_snapshot_is_no_longer_the_newest_usable() -> None:
     assert [row["status"] for row in rows["snapshots"]] == ["usable", "quarantined"]
 
 
-def test_a_time_that_is_none_is_a_broken_record() -> None:
+def test_a_time_that_is_not_one_is_a_broken_record() -> None:
     with pytest.raises(TrackBroken, match="Its started_at is 'yesterday'"):
         History().declare().open().end("unknown", started_at="yesterday")
 

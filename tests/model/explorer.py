@@ -4,8 +4,8 @@
 
 - *Settled steps are taken at once.* Four kinds of step neither see nor change what any other actor
   does: a gang or a note setting out, reading a record that stands, creating where a record stands,
-  and finding the place after the last record still free. Whoever takes them early ends in the same
-  state as whoever takes them late, because records never change: a writer that found the place free
+  and finding the place after the last record still free. Anyone who takes them early ends in the same
+  state as anyone who takes them late, because records never change: a writer that found the place free
   and then loses it learns so and reads on, exactly as if it had looked later; a gang that never goes
   on after its start is one that never started.
 - *A sensor decides and claims in one step.* A claim takes effect on the very log that it was made

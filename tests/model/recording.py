@@ -183,7 +183,7 @@ def _site() -> str:
         if frame.f_code.co_filename.endswith(STORE_CODE):
             if name not in SYNCS and names[:1] != [name]:
                 names.insert(0, name)
-        elif frame.f_code is Trace.add.__code__:  # below it is whoever is stopped meanwhile
+        elif frame.f_code is Trace.add.__code__:  # below it is the one who is stopped meanwhile
             break
         frame = frame.f_back
     assert names, "a sync that no store asked for"

@@ -170,7 +170,7 @@ def live(root: Path, trace: Trace, seed: int) -> None:
     for step in range(1, SAVES + 1):
         pieces = [chance.randbytes(chance.randint(1, CHUNK_BYTES_MAX)) for _ in range(2)]
         beside = chance.randbytes(100)
-        meanwhile: list[Callable[[], None]] = [  # by others: whoever is stopped does nothing
+        meanwhile: list[Callable[[], None]] = [  # by others: the one who is stopped does nothing
             lambda: process().note(),
             lambda: process().collect(),
             partial(process().put_beside, step, beside),

@@ -55,7 +55,7 @@ def test_a_number_that_is_larger_than_any_is_refused(tmp_path: Path, number: str
 
 
 @pytest.mark.timeout(20)
-def test_a_pipe_and_a_file_that_is_too_large_are_no_config(tmp_path: Path) -> None:
+def test_a_pipe_and_a_file_that_is_too_large_are_not_a_config(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     with pytest.raises(ValueError, match=r"pipe\.yaml is not a file"):
         read_config(tmp_path, "pipe.yaml")

@@ -37,7 +37,7 @@ def add(home: Path, folder: Path) -> None:
     add_project(home, read_to_add(folder).name, folder)
 
 
-def test_a_project_is_added_once_and_read_anew_each_time(home: Path, tmp_path: Path) -> None:
+def test_a_project_is_added_once_and_read_again_each_time(home: Path, tmp_path: Path) -> None:
     folder = made(tmp_path / "a")
     for _ in range(2):
         add(home, folder)

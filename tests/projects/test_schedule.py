@@ -74,7 +74,7 @@ def test_a_tick_declares_a_run_or_says_why_not(
         ("none", last("running"), False, "is not finished"),
     ],
 )
-def test_a_new_snapshot_declares_one_run_whoever_sees_it_first(
+def test_a_new_snapshot_declares_one_run_no_matter_who_sees_it_first(
     seen: str, before: LastRun | None, is_declared: bool, expected: str
 ) -> None:
     answer = decide_snapshot("tiny", newest=NEW, seen=seen, last=before, is_declared=is_declared)
@@ -117,7 +117,7 @@ def test_a_cron_is_valid_here_and_in_dagster(text: str) -> None:
         ("0 0 30 feb *", "never comes"),
     ],
 )
-def test_a_cron_that_is_none_or_never_comes_is_refused_in_words(text: str, words: str) -> None:
+def test_a_cron_that_is_not_one_or_never_comes_is_refused_in_words(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=r"cron|never") as error:
         check_cron(text)
     assert words in str(error.value)

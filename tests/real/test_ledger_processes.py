@@ -184,7 +184,7 @@ def test_a_url_that_names_no_ledger_is_refused(url: str, message: str) -> None:
         open_ledger(url)
 
 
-def test_a_file_that_is_no_database_is_named_with_the_way_out(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_named_with_the_way_out(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     path.write_text("this is not a database, but it is long enough to be taken for one " * 20)
     with pytest.raises(

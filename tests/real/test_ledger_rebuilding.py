@@ -368,7 +368,7 @@ def test_a_process_of_the_version_before_writes_no_more(older_url: str, store_ur
     assert ledger.cursor(history.name) is None
 
 
-def test_an_equal_number_with_another_fingerprint_is_projected_anew(
+def test_an_equal_number_with_another_fingerprint_is_projected_again(
     older_url: str, store_url: str
 ) -> None:
     other = f"{schema.PROJECTION:04d}-another"
@@ -379,7 +379,7 @@ def test_an_equal_number_with_another_fingerprint_is_projected_anew(
     assert version_in(older_url) == schema.current_version()
 
 
-def test_whoever_might_read_the_old_tables_may_read_the_new_ones(
+def test_who_might_read_the_old_tables_may_read_the_new_ones(
     postgres_url: str, store_url: str
 ) -> None:
     open_ledger(postgres_url)

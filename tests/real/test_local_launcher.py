@@ -177,7 +177,7 @@ def test_a_rank_gets_our_variables_and_beside_others_torchruns_and_no_database(
     launcher: LocalLauncher,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "4")  # of whoever started the launcher
+    monkeypatch.setenv("WORLD_SIZE", "4")  # of the one who started the launcher
     monkeypatch.setenv("TRACKS_POSTGRES_URL", "postgresql://u:p@h/d")
     monkeypatch.setenv("DAGSTER_HOME", "/nowhere")
     script = f"""
@@ -341,7 +341,7 @@ time.sleep(600)
     launcher.kill(AttemptRef("r", 1))  # and once more, with nothing left
 
 
-def test_ranks_that_end_while_they_are_asked_to_drain_are_no_error(
+def test_ranks_that_end_while_they_are_asked_to_drain_are_not_an_error(
     launcher: LocalLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher.start(spec(SAVES_ON_SIGTERM))
@@ -558,7 +558,7 @@ def test_a_kill_waits_for_a_parent_that_has_not_said_yet_who_it_is(
     assert launcher.start(spec("print('on time')"))
 
 
-def test_whether_a_gang_is_gone_is_known_to_whoever_has_its_homes_folder(
+def test_whether_a_gang_is_gone_is_known_to_all_who_have_its_homes_folder(
     launcher: LocalLauncher, tmp_path: Path
 ) -> None:
     assert not is_gone(tmp_path, "r/a01")  # it may be started yet

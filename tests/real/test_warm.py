@@ -181,7 +181,7 @@ def test_one_that_has_woken_the_driver_of_a_gpu_is_not_forked(
     assert warm._refusal(start, given) is None
 
 
-def test_whoever_needs_one_finds_the_one_that_listens(address: Path, start: warm.Start) -> None:
+def test_who_needs_one_finds_the_one_that_listens(address: Path, start: warm.Start) -> None:
     before = list(warm._started)
     assert warm.ensure(address, ["library"], start.environment)
     assert warm._started == before
@@ -226,7 +226,7 @@ def test_after_something_was_installed_it_forks_no_more(tmp_path: Path) -> None:
     wait_for(lambda: parent.poll() is not None)
 
 
-def test_a_child_that_cannot_be_prepared_ends_and_is_no_second_parent(
+def test_a_child_that_cannot_be_prepared_ends_and_is_not_a_second_parent(
     address: Path, start: warm.Start, tmp_path: Path
 ) -> None:
     child = ask(address, replace(start, cwd=str(tmp_path / "gone")), tmp_path / "out")
@@ -264,7 +264,7 @@ def test_a_child_that_is_let_go_while_it_lives_leaves_no_socket_open() -> None:
     its.close()
 
 
-def test_a_parent_that_has_ended_is_no_zombie_once_another_is_needed(
+def test_a_parent_that_has_ended_is_not_a_zombie_once_another_is_needed(
     address: Path, start: warm.Start
 ) -> None:
     before = warm._started[-1]

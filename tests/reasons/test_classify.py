@@ -298,7 +298,7 @@ def test_exit_code_0_is_a_completion_only_after_the_last_step(log: str, reason: 
     assert classify(elsewhere).reason == reason
 
 
-def test_exit_code_0_after_a_step_is_no_completion_without_the_word_of_it() -> None:
+def test_exit_code_0_after_a_step_is_not_a_completion_without_the_word_of_it() -> None:
     found = classify(evidence(end(code=0), last_step=40))
     assert found.reason == "code_error"
     assert "after step 40" in found.lines[0]

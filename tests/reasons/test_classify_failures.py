@@ -78,7 +78,7 @@ BY_OTHERS = ({"exit_code": 137}, {"signal": "SIGTERM"}, {"exit_code": 0})
 
 
 @pytest.mark.parametrize("nth", [1, pytest.param(3, marks=pytest.mark.full)], ids=["one", "all"])
-def test_what_a_process_outlived_by_a_hundred_steps_is_no_cause_of_an_end_by_others(
+def test_what_a_process_outlived_by_a_hundred_steps_is_not_a_cause_of_an_end_by_others(
     nth: int,
 ) -> None:
     """Of each failure with one such end in turn; in `full` with all of them."""
@@ -91,12 +91,12 @@ def test_what_a_process_outlived_by_a_hundred_steps_is_no_cause_of_an_end_by_oth
 
 
 @pytest.mark.parametrize("more", BY_OTHERS)
-def test_the_warnings_of_every_log_are_no_cause_of_an_end_by_others(
+def test_the_warnings_of_every_log_are_not_a_cause_of_an_end_by_others(
     more: dict[str, object],
 ) -> None:
     verdict = classify(case(WARNINGS + "Step 100 loss=2.1\n", **more))
     assert verdict.reason in ("unknown", "completed")
 
 
-def test_what_was_only_printed_is_no_sure_cause_of_an_end_in_silence() -> None:
+def test_what_was_only_printed_is_not_a_sure_cause_of_an_end_in_silence() -> None:
     assert classify(case(WARNINGS, exit_code=1)).confidence <= LIKELY

@@ -63,7 +63,7 @@ def test_a_loss_that_stays_up_has_diverged_since_its_first_step() -> None:
     assert (diverged.step, diverged.onset_step) == (68, 61)
 
 
-def test_an_excursion_that_ends_in_time_is_no_divergence() -> None:
+def test_an_excursion_that_ends_in_time_is_not_a_divergence() -> None:
     one = [5.0] * 7
     losses = [*quiet(60), *one, *quiet(5, seed=1), *one]
     found = alerts(LossWatch(Limits(divergence_steps=8)), iter(losses))

@@ -49,7 +49,7 @@ def looks(watch: HangWatch, *beats: Beat, until_s: float, every_s: float = 1.0) 
     return None
 
 
-def test_a_beat_survives_its_bytes_and_torn_ones_are_none() -> None:
+def test_a_beat_survives_its_bytes_and_torn_ones_are_not_beats() -> None:
     data = encode_beat(Phase.SAVING, step=7, count=9, step_s_p99=0.25)
     assert len(data) == BEAT_BYTES
     assert decode_beat(3, data) == Beat(

@@ -40,7 +40,7 @@ HAPPENED = {
 
 @pytest.mark.parametrize("line", SUPPOSED)
 @pytest.mark.parametrize("before", ["", "RuntimeError: ", "step 4 loss=1.9\n[rank3]: "])
-def test_what_may_have_happened_is_no_cause(line: str, before: str) -> None:
+def test_what_may_have_happened_is_not_a_cause(line: str, before: str) -> None:
     assert classify(case(before + line, exit_code=1)).reason == "unknown"
 
 
@@ -81,7 +81,7 @@ def shown(text: str) -> str:
         '  File "/usr/lib/python3.11/threading.py", line 9, in run\n    step()\n',
     ],
 )
-def test_the_newest_frame_that_is_no_librarys_is_found(library: str) -> None:
+def test_the_newest_frame_that_is_not_a_librarys_is_found(library: str) -> None:
     assert shown(HEAD + OWN + library * 9 + ERROR) == OWN
     assert shown(HEAD + library * 9 + ERROR) == ""
 

@@ -38,14 +38,14 @@ def reason_of(log: str, **more: object) -> str:
         "some storage answered 503 Service Unavailable",
     ],
 )
-def test_a_healthy_warning_before_an_exception_is_no_cause(printed: str) -> None:
+def test_a_healthy_warning_before_an_exception_is_not_a_cause(printed: str) -> None:
     assert reason_of(f"{steps(0, 9)}{printed}\n{KEY_ERROR}", exit_code=1) == "code_error"
     assert reason_of(f"{steps(0, 9)}{printed}\n{GPU_OOM}", exit_code=1) == "gpu_oom"
     assert reason_of(f"{printed}\n{steps(0, 1)}", signal="SIGKILL") == "unknown"
 
 
 @pytest.mark.parametrize("more", [{}, {"exit_code": 1}])
-def test_what_steps_went_on_after_is_no_last_resort_either(more: dict[str, object]) -> None:
+def test_what_steps_went_on_after_is_not_a_last_resort_either(more: dict[str, object]) -> None:
     said = "Out of memory: Killed process 991 (browser)\nnode n7 died, its tasks move\n"
     assert reason_of(steps(0, 9) + said + steps(9, 9), **more) == "unknown"
 
@@ -65,13 +65,13 @@ def test_of_what_was_only_printed_the_last_thing_said_counts() -> None:
 
 
 @pytest.mark.parametrize("number", [30, 700])
-def test_frames_and_lines_of_a_runtime_are_no_distance(number: int) -> None:
+def test_frames_and_lines_of_a_runtime_are_not_a_distance(number: int) -> None:
     frames = "".join(FRAME.format(n=n) for n in range(number))
     nccl = "".join(f"n1:71:{n} [0] NCCL INFO comm 0x7f rank 0 - Abort\n" for n in range(number))
     assert reason_of(GPU_OOM + frames + nccl, signal="SIGABRT") == "gpu_oom"
 
 
-def test_a_step_of_slurm_is_no_step_of_the_training() -> None:
+def test_a_step_of_slurm_is_not_a_step_of_the_training() -> None:
     epilogue = "slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2030-01-01T00:00:00 ***\n"
     said = "cp: /ckpt/a: No space left on device\n"
     assert reason_of(steps(0, 3) + said + epilogue, exit_code=1) == "disk_full"
@@ -111,7 +111,7 @@ def test_steps_of_other_ranks_do_not_make_a_rank_go_on() -> None:
     assert reason_of(log, exit_code=1) == "gpu_oom"
 
 
-def test_a_list_with_numbers_is_no_file_of_many_ranks() -> None:
+def test_a_list_with_numbers_is_not_a_file_of_many_ranks() -> None:
     rank = end(code=1, log="config:\n0: a\n1: b\n" + steps(0, 40) + KEY_ERROR)
     assert by_rank(rank) == (rank,)
     assert len(by_rank(end(code=1, log="0: a\n1: b\n0: c"))) == 2

@@ -49,7 +49,7 @@ def test_a_list_of_rules_is_read_in_its_order(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "[]", "rules: []"])
-def test_a_file_without_rules_is_no_rules(path: Path, text: str) -> None:
+def test_a_file_without_rules_gives_no_rules(path: Path, text: str) -> None:
     path.write_text(text)
     assert read_rules(path).digest == ""
 
@@ -82,7 +82,7 @@ def test_every_error_is_listed_with_its_line(path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_rules_file_is_refused(path: Path, data: bytes, problem: str) -> None:
+def test_what_is_not_a_rules_file_is_refused(path: Path, data: bytes, problem: str) -> None:
     path.write_bytes(data)
     with pytest.raises(InvalidInput) as caught:
         read_rules(path)

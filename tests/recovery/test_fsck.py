@@ -73,7 +73,7 @@ def test_an_edited_last_record_is_found_by_the_ledgers_memory(
     assert "edited after it was written" in found[0].meaning
 
 
-def test_a_record_that_is_no_json_is_found(
+def test_a_record_that_is_not_json_is_found(
     whole: Story, store: FakeObjectStore, ledger: Ledger
 ) -> None:
     key = log_key(whole.history.name, 3)
@@ -172,7 +172,7 @@ def test_a_changed_row_of_the_ledger_is_found(
     assert findings(store, ledger) == []
 
 
-def test_a_ledger_that_lags_behind_the_ranks_is_no_finding(
+def test_a_ledger_that_lags_behind_the_ranks_is_not_a_finding(
     story: Story, store: FakeObjectStore, ledger: Ledger
 ) -> None:
     story.begin()

@@ -60,7 +60,7 @@ def test_records_that_the_ledger_takes_in_while_their_track_is_read(seq: int, wo
     assert world.findings() == []
 
 
-def test_a_run_that_is_declared_meanwhile_is_no_lost_track(world: World) -> None:
+def test_a_run_that_is_declared_meanwhile_is_not_a_lost_track(world: World) -> None:
     def declare() -> None:
         History("r-late").declare(snapshot=world.story.snapshot).write_to(world.store)
         Projector(world.store, world.ledger).scan()

@@ -580,7 +580,9 @@ def test_rows_that_a_newer_version_took_in_are_left_to_it(world: World) -> None:
     assert [f.kind for f in world.findings()] == [K.RECORD_NEWER]
 
 
-def test_what_trains_on_a_dataset_that_a_newer_version_writes_is_no_finding(world: World) -> None:
+def test_what_trains_on_a_dataset_that_a_newer_version_writes_is_not_a_finding(
+    world: World,
+) -> None:
     key = world.key("datasets/aws-docs/log/", "1.json")
     world.edit(key, b'"kind":"', b'"kind":"new_')
     world.sql("delete from track_cursors where track = 'datasets/aws-docs'")

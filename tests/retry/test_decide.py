@@ -179,7 +179,7 @@ def test_preemptions_without_a_step_of_progress_come_back_ever_more_slowly() -> 
         assert 0.5 * min(600, 2**count) <= delay_s <= min(600, 2**count)
 
 
-def test_progress_begins_the_backoff_anew() -> None:
+def test_progress_begins_the_backoff_again() -> None:
     history = begun(estimated_device_s=1e9)
     for _ in range(6):
         failed(history, "preempted")

@@ -54,7 +54,7 @@ def test_when_its_own_are_all_quarantined_it_goes_back_to_its_source() -> None:
     assert history.state.resumes_from == SOURCE
 
 
-def test_a_run_that_is_no_branch_begins_afresh() -> None:
+def test_a_run_that_is_not_a_branch_begins_afresh() -> None:
     assert History().declare().state.resumes_from is None
 
 

@@ -123,7 +123,7 @@ def test_a_code_error_is_refused_with_its_message_and_what_to_change() -> None:
     assert refusal.counted_seqs == (history.state.head.seq,)
 
 
-def test_a_script_of_ones_own_is_given_anew() -> None:
+def test_a_script_of_ones_own_is_given_again() -> None:
     history = failed(begun(trainer="runs/r-1/trainer/a.py"), "code_error", last_step=None)
     refusal = answer(history)
     assert isinstance(refusal, Refuse)
@@ -194,12 +194,12 @@ def test_the_restore_of_the_next_attempt_proves_the_progress_of_the_one_before()
 
 
 @pytest.mark.parametrize("step", [10, 20])
-def test_a_checkpoint_that_is_no_further_gives_nothing_back(step: int) -> None:
+def test_a_checkpoint_that_is_not_further_gives_nothing_back(step: int) -> None:
     history = failed(spent_twice().commit(step).verify(), "unknown", fingerprint="c")
     assert isinstance(answer(history), Refuse)
 
 
-def test_a_quarantined_checkpoint_is_no_progress() -> None:
+def test_a_quarantined_checkpoint_is_not_progress() -> None:
     history = spent_twice().commit(30).verify()
     history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, history.state.checkpoints[-1].ref)
     assert isinstance(answer(failed(history, "unknown", fingerprint="c")), Refuse)

@@ -79,7 +79,7 @@ def test_a_lost_node_is_struck_once_however_often_it_is_decided(
 
 
 @pytest.mark.parametrize("reason", ["preempted", "node_drained", "gpu_oom", "hang", "code_error"])
-def test_what_is_no_fault_of_a_node_strikes_none(
+def test_what_is_not_a_fault_of_a_node_strikes_none(
     reason: str, tracks: Tracks, ledger: Ledger, store: FakeObjectStore, clock: FakeClock
 ) -> None:
     stored(store, ledger, clock, lost_node(reason=reason))

@@ -309,7 +309,7 @@ def test_the_storm_breaker_can_be_switched_off() -> None:
         ("retention: {delete_after: 400d}", "A run can keep them 366 d longer at most"),
         ("governance: {may_promote: ada}", "'ada' is not a list"),
         ("governance: {may_promote: [ada, 7]}", "each of the list is one name"),
-        ("governance: {teams: {owner: [ada]}}", "owner is whoever declared a run"),
+        ("governance: {teams: {owner: [ada]}}", "owner is the one who declared a run"),
         ("governance: {teams: {a: [ada], b: [a]}}", "'a' in the team b is not a person"),
         ("governance: {teams: {a: [owner]}}", "'owner' in the team a is not a person"),
         ("governance: {teams: {leads: ada}}", "'ada' is not a list"),

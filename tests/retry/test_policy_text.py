@@ -89,7 +89,7 @@ def test_what_several_answers_ask_for_is_one_list() -> None:
         ("people", "ada\ncost: {max_cost: 1}", "is not an answer"),
     ],
 )
-def test_an_answer_that_is_none_is_refused_with_those_there_are(
+def test_an_answer_that_is_not_one_is_refused_with_those_there_are(
     name: str, answer: str, words: str
 ) -> None:
     with pytest.raises(InvalidInput, match=words.replace("?", r"\?")):

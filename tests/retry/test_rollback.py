@@ -140,7 +140,7 @@ def test_a_nan_and_a_divergence_are_rollbacks_of_one_row() -> None:
     assert (decision.resume.step if decision.resume else 0) == 20
 
 
-def test_a_save_past_the_onset_begins_the_row_anew() -> None:
+def test_a_save_past_the_onset_begins_the_row_again() -> None:
     history = ended(saved(10, 20, 30), onset=35)
     retried(history)
     history.commit(40).commit(50)
@@ -256,7 +256,7 @@ def test_what_the_trainer_did_not_name_is_the_step_after_its_last() -> None:
     assert quarantined(history) == []
 
 
-def test_an_older_attempts_higher_step_is_no_way_back() -> None:
+def test_an_older_attempts_higher_step_is_not_a_way_back() -> None:
     """Attempt 2 resumed from 10; the 20 of attempt 1 was given up before, and counts for nothing."""
     history = saved(10, 20).end("preempted", last_step=25)
     history.open(resume=history.state.checkpoints[0].ref).place().restore().commit(15)

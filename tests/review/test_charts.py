@@ -145,7 +145,7 @@ def test_several_pictures_share_an_axis() -> None:
     assert xs[0] == middle
 
 
-def test_what_is_no_number_is_a_gap_with_a_cross() -> None:
+def test_what_is_not_a_number_is_a_gap_with_a_cross() -> None:
     values = [1.0, 2.0, math.nan, 3.0, math.inf, 2.0, 1.0]
     svg = curve_panel(curve(series(values)))
     assert [len(places(line)) for line in elements(svg, "polyline")] == [2, 2]

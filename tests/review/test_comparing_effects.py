@@ -100,7 +100,7 @@ def test_a_source_that_is_gone_ends_the_descent(tracks: Tracks, store: FakeObjec
     assert result.descent.ancestor.step == 30
 
 
-def test_a_manifest_names_a_checkpoint_whoever_made_it(
+def test_a_manifest_names_a_checkpoint_no_matter_who_made_it(
     whole: Story, tracks: Tracks, ledger: Ledger
 ) -> None:
     first, last = (whole.history.state.checkpoints[i].ref.manifest_sha256 for i in (0, -1))

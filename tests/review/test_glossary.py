@@ -1,4 +1,4 @@
-"""Whoever reads a command's table, a page or a message finds its words in the glossary."""
+"""Who reads a command's table, a page or a message finds its words in the glossary."""
 
 from __future__ import annotations
 

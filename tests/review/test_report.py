@@ -207,7 +207,7 @@ def test_a_run_of_three_hundred_attempts_stays_readable_and_says_what_stands_tog
     assert "a01–a39 (39 attempts)" in html
     assert len(html) < 2_000_000
     early = render_loaded(tracks, load_run(tracks, RUN_ID), NO_CONTEXT, attempt_id=7)
-    assert 'id="a07" open' in early  # the one that was asked for is there all the same
+    assert 'id="a07" open' in early  # the one that was asked for is there anyway
 
 
 def test_a_broken_record_is_reported_at_the_top(

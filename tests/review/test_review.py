@@ -116,7 +116,7 @@ def test_a_day_is_named_by_date_or_by_word(text: str, expected: date) -> None:
 @pytest.mark.parametrize(
     ("text", "said"), [("monday", "write one as 2026-01-31"), ("2026-02-01", "has not begun")]
 )
-def test_what_is_no_day_that_has_begun_is_refused_in_words(text: str, said: str) -> None:
+def test_what_is_not_a_day_that_has_begun_is_refused_in_words(text: str, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         parse_day(text, now=NOW)
 

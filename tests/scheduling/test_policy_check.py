@@ -58,7 +58,7 @@ def test_what_is_kept_for_a_class_is_weighed_with_the_devices_that_there_are() -
     ]
 
 
-def test_a_machine_too_small_for_a_class_is_no_fault_of_the_policy() -> None:
+def test_a_machine_too_small_for_a_class_is_not_a_fault_of_the_policy() -> None:
     assert list(find_impossible(SchedulingPolicy(), nodes(1, kind="gpu"))) == []
 
 

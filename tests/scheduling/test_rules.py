@@ -291,7 +291,7 @@ class TestMoves:
         runs("sweep-2", "n0/1", workload_class="sweep", committed_s=950.0, unsaved_ranks_s=50.0),
     )
 
-    def test_an_urgent_run_gets_devices_by_moving_whoever_loses_least(self) -> None:
+    def test_an_urgent_run_gets_devices_by_moving_the_one_that_loses_least(self) -> None:
         found = planned([wants("u", workload_class="urgent")], [*self.BUSY], nodes(2))
         [move] = found.moves
         assert (move.key, move.for_key) == ("sweep-2", "u")

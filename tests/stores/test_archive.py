@@ -94,7 +94,7 @@ def test_the_manifest_is_read_back_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"{}", manifest_bytes(STATED).replace(b'"format":1', b'"format":9')]
 )
-def test_a_manifest_that_is_none_or_of_another_format_is_refused(data: bytes) -> None:
+def test_a_manifest_that_is_not_one_or_of_another_format_is_refused(data: bytes) -> None:
     with pytest.raises(StoreUnsuitable):
         parse_manifest(data)
 
@@ -118,7 +118,7 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
             pass
 
 
-def test_what_is_no_archive_or_was_cut_or_changed_on_its_way_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_an_archive_or_was_cut_or_changed_on_its_way_is_refused(tmp_path: Path) -> None:
     whole = written(tmp_path / "r.tar.gz").read_bytes()
     flipped = bytearray(gzip.decompress(whole))
     flipped[5] ^= 1  # in a header, whose own sum no longer holds

@@ -188,7 +188,7 @@ def test_a_line_of_an_older_journal_knows_nothing_of_the_newer_figures() -> None
 
 
 @pytest.mark.parametrize("value", [None, "x", True, [], {}, float("nan"), 10**400])
-def test_what_is_no_number_is_unknown(value: Any) -> None:
+def test_what_is_not_a_number_is_unknown(value: Any) -> None:
     step = parse_line(json.loads(line(7)) | {"own_s": value, "samples": value})
     assert isinstance(step, StepLine)
     assert (step.own_s, step.samples) == (None, None)

@@ -92,7 +92,7 @@ HOSTILE: dict[str, tuple[Member, str]] = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_what_is_no_plain_file_inside_is_refused(
+def test_what_is_not_a_plain_file_inside_is_refused(
     kind: str, opened: list[io.BufferedRandom], temp: Path, tmp_path: Path
 ) -> None:
     member, why = HOSTILE[kind]

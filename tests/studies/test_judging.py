@@ -32,7 +32,7 @@ def judged_after(reason: str, **changes: Json) -> TrialJudged:
     return verdict
 
 
-def test_a_metric_that_is_no_finite_number_at_the_last_commit_is_not_a_number() -> None:
+def test_a_metric_that_is_not_a_finite_number_at_the_last_commit_is_not_a_number() -> None:
     played = Played(make_study(metric="val_loss"), lambda config, steps: 1.0)
     played.decide()
     (rung,) = played.state.open_rungs

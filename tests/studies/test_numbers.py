@@ -103,7 +103,9 @@ def test_the_runs_of_a_rung_continue_from_the_commits_of_the_rung_before() -> No
             assert after.proposed.config == before.proposed.config
 
 
-def test_median_stopping_ends_at_epoch_10_whoever_is_worse_than_the_median_of_the_others() -> None:
+def test_median_stopping_ends_at_epoch_10_each_trial_that_is_worse_than_the_median_of_the_others() -> (
+    None
+):
     params = {"lr": Param(kind="choice", values=tuple(10 ** -(1 + n / 4) for n in range(12)))}
     study = make_study(
         params=params,

@@ -760,7 +760,7 @@ REFUSALS = [
         {},
         "does not run on meta, whose tensors have no values",
     ),
-    (testing.check_every_parameter_learns, (lambda x: x, X), {}, "and function is none"),
+    (testing.check_every_parameter_learns, (lambda x: x, X), {}, "and function is not one"),
     (
         testing.check_every_parameter_learns,
         (Forward(lambda w, x: Opaque()), X),

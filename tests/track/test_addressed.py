@@ -21,7 +21,7 @@ def test_an_object_is_read_when_its_bytes_have_the_sha256_of_its_name() -> None:
 
 
 @pytest.mark.parametrize("data", [None, b"", b"mine ", b"other"])
-def test_a_missing_or_changed_object_is_no_object(data: bytes | None) -> None:
+def test_a_missing_or_changed_object_is_not_an_object(data: bytes | None) -> None:
     store = FakeObjectStore()
     if data is not None:
         store.put(KEY, data)

@@ -91,7 +91,7 @@ def run() -> History:
         ([10], [], 40),  # what nobody asks for
         ([40], [], 30),
         ([30, 40], [], 20),
-        ([40], [30], 20),  # what a rollback passes over is no way back
+        ([40], [30], 20),  # what a rollback passes over is not a way back
         ([10, 20, 30, 40], [], None),
     ],
 )

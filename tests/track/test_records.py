@@ -117,7 +117,7 @@ def without(name: str) -> bytes:
         changed(prev_sha256=7),
     ],
 )
-def test_what_is_no_record_is_a_broken_track_that_names_the_seq(data: bytes) -> None:
+def test_what_is_not_a_record_is_a_broken_track_that_names_the_seq(data: bytes) -> None:
     with pytest.raises(TrackBroken, match="3"):
         parse(data, seq=3)
 
@@ -161,7 +161,7 @@ AS_VALID_TEXT = {
 }
 
 
-def test_a_draft_holds_no_text_that_is_no_utf8_and_no_nul() -> None:
+def test_a_draft_holds_no_text_that_is_not_utf8_and_no_nul() -> None:
     assert LATIN_1.body == AS_VALID_TEXT
     assert "caf\ufffd".encode() in sealed(LATIN_1)
 

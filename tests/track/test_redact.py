@@ -248,7 +248,7 @@ def test_no_text_takes_long(text: str) -> None:
 # Which fields of records hold words, and are cleaned of secrets; the others name something.
 
 
-# Whoever adds a field of text decides: words that people and programs say belong into `bodies.WORDS`.
+# Who adds a field of text decides: words that people and programs say belong into `bodies.WORDS`.
 NAMES = {
     *("accelerator", "after", "alias", "alert", "before", "blamed_node", "boot_id", "branch"),
     *("blamed_device", "light", "severity"),

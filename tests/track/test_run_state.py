@@ -187,7 +187,7 @@ def test_only_the_newest_attempt_can_be_open() -> None:
 
 
 @pytest.mark.parametrize("attempt_id", [0, -1, 3])
-def test_an_attempt_that_was_never_opened_is_none(attempt_id: int) -> None:
+def test_an_attempt_that_was_never_opened_is_not_one(attempt_id: int) -> None:
     assert reopened(History()).state.attempt(attempt_id) is None
 
 

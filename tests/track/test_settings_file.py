@@ -85,7 +85,7 @@ def test_very_deep_nesting_is_refused_and_breaks_nothing() -> None:
     assert parse_settings("[" * 20_000 + "]" * 20_000, "The file").problems
 
 
-def test_a_file_that_is_no_text_is_not_there_or_is_too_large_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_not_there_or_is_too_large_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     with pytest.raises(SettingsError, match="cannot be read"):
         open_settings(path, "The file")

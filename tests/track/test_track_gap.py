@@ -60,7 +60,7 @@ def test_nothing_is_appended_into_the_gap_that_a_lost_record_left(
     assert store.get(log_key(NAME, lost)) is None
 
 
-def test_a_track_that_lost_its_first_record_is_not_begun_anew(
+def test_a_track_that_lost_its_first_record_is_not_begun_again(
     store: FakeObjectStore, track: Track
 ) -> None:
     store.delete(log_key(NAME, 0))
@@ -82,7 +82,7 @@ def test_a_track_that_is_read_from_a_record_on_is_continued_behind_it_alone(
             _decide(Track(store, NAME, now=FakeClock(), first=first))
 
 
-def test_what_others_append_between_the_reading_and_the_list_is_no_gap(
+def test_what_others_append_between_the_reading_and_the_list_is_not_a_gap(
     store: FakeObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = Track(store, NAME, now=FakeClock())
@@ -120,7 +120,7 @@ def test_a_gap_behind_what_others_appended_meanwhile_is_seen(store: FakeObjectSt
 @pytest.mark.parametrize(
     "name", ["000000000009.json.bak", "README.md", "copy-of-000000000009.json"]
 )
-def test_what_is_no_record_of_the_log_is_no_sign_of_a_gap(
+def test_what_is_not_a_record_of_the_log_is_not_a_sign_of_a_gap(
     store: FakeObjectStore, track: Track, name: str
 ) -> None:
     store.put(f"{NAME}/log/{name}", b"{}")

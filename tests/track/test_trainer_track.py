@@ -112,7 +112,7 @@ def test_a_fenced_trainer_writes_nothing_more_whatever_it_tries(
     with pytest.raises(Fenced):
         trainer.append(commit(20))
     with pytest.raises(Fenced):
-        trainer.append(placed())  # though it landed once: whoever is fenced exits
+        trainer.append(placed())  # though it landed once: anyone who is fenced exits
     with pytest.raises(Fenced):
         trainer.refresh()
     with pytest.raises(Fenced):

@@ -106,7 +106,7 @@ def test_a_checkpoint_of_another_run_is_refused_without_a_branch(run: TrainingRu
     )
 
 
-def test_a_gap_in_the_track_is_no_reason_to_start_afresh(
+def test_a_gap_in_the_track_is_not_a_reason_to_start_afresh(
     run: TrainingRun, store: FakeObjectStore
 ) -> None:
     """The records before the gap look like a whole track without checkpoints."""

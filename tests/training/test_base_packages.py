@@ -50,7 +50,7 @@ def needed(requirements: list[str]) -> Iterator[str]:
         try:
             left += [Requirement(each) for each in distribution(found.name).requires or []]
         except PackageNotFoundError:
-            continue  # a CPU build of torch names CUDA's packages all the same
+            continue  # a CPU build of torch names CUDA's packages anyway
         yield found.name
 
 

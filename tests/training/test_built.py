@@ -380,7 +380,7 @@ def test_a_number_of_a_state_of_ones_own_is_said_not_to_be_used(tmp_path: Path) 
     )
 
 
-def test_a_schedule_whose_position_nobody_can_read_is_not_played_anew(tmp_path: Path) -> None:
+def test_a_schedule_whose_position_nobody_can_read_is_not_played_again(tmp_path: Path) -> None:
     class Own(schedules.LRScheduler):
         def __init__(self, optimizer: torch.optim.Optimizer, lowest: float) -> None:
             self.lowest = lowest

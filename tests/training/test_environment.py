@@ -61,7 +61,7 @@ def test_a_variable_that_the_launcher_forgot_is_named(missing: str) -> None:
         read_environment(environ)
 
 
-def test_a_variable_that_is_no_number_is_named() -> None:
+def test_a_variable_that_is_not_a_number_is_named() -> None:
     with pytest.raises(SettingsError, match="RANK = 'one' is not a whole number"):
         read_environment({"RANK": "one"})
 

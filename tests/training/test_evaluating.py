@@ -122,7 +122,7 @@ def test_an_evaluation_that_sigterm_left_no_time_for_is_made_at_the_resume(tmp_p
     assert made == [0]  # before step 4
 
 
-def test_what_is_no_number_of_steps_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_number_of_steps_is_refused(tmp_path: Path) -> None:
     run = TrainingRun(tmp_path, steps=2)
     with run.joined() as a, pytest.raises(InvalidInput, match="1 or more"):
         a.evaluate_every(0, dict)

@@ -151,7 +151,7 @@ def test_a_loop_that_came_to_its_end_is_complete(
 
 @pytest.mark.parametrize("train", TRAINERS)
 @pytest.mark.parametrize("run", [True, False], indirect=True, ids=["steps known", "not known"])
-def test_early_stopping_is_no_completion_and_its_last_step_is_saved(
+def test_early_stopping_is_not_a_completion_and_its_last_step_is_saved(
     run: TrainingRun, tmp_path: Path, train: Callable[..., None]
 ) -> None:
     with run.joined() as a:

@@ -60,7 +60,7 @@ def test_scaler_best_and_newest_losses_survive_a_resume(run: TrainingRun) -> Non
     losses = {step: line["loss"] for step, line in run.steps(1).items()}
     with run.joined() as a:
         bests = [a.best for _ in score_steps(a, scores, until=6)]
-    kept_best = Best(value=0.7, step=2)  # an equal value, as of step 4, is no better one
+    kept_best = Best(value=0.7, step=2)  # an equal value, as of step 4, is not a better one
     assert bests == [kept_best, kept_best, Best(value=0.9, step=6)]
     losses |= {step: line["loss"] for step, line in run.steps(2).items()}
     kept = run.manifest_of(run.final()).members["progress"].values

@@ -138,13 +138,13 @@ def test_an_image_of_a_gigabyte_is_refused_by_its_size(
 @pytest.mark.parametrize(
     ("thing", "words"),
     [
-        (Image(b"<svg onload='alert(1)'/>"), "the bytes of the image are none of png"),
+        (Image(b"<svg onload='alert(1)'/>"), "the bytes of the image are not png"),
         (Image("/no/such.png"), "No such file"),
         (Image(np.zeros((2, 2, 2))), "An image of shape (2, 2, 2) was not logged"),
         (Audio(np.zeros(3)), "give samples (N,)"),
         (Audio(torch.randn(2, 16_000), rate=16_000), "of (channels, N) give the transpose"),
         (Audio(np.zeros(3, np.int16), rate=8000), "bits give samples / 32768"),
-        (Audio(b"\xff\xe0\x90"), "the bytes of the sound are none of"),
+        (Audio(b"\xff\xe0\x90"), "the bytes of the sound are not "),
         (Table(["a"], [[1, 2]]), "each row has 1 values"),
         (Table(["a", "b"], ["xy"]), "a mapping with these keys: a, b"),
         (Table(["a", "b"], [{"a": 1}]), "a mapping with these keys: a, b"),

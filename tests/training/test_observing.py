@@ -109,7 +109,7 @@ def test_looking_on_changes_nothing_and_is_undone(
     assert (nn.Module.__call__, DataLoader.__iter__, GradScaler.step, torch.save) == before
 
 
-def test_a_loader_that_is_made_anew_is_counted(
+def test_a_loader_that_is_made_again_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert look_on(tmp_path, monkeypatch, again=True).loaders == (
@@ -144,7 +144,7 @@ def test_a_digest_is_of_bytes_and_of_a_part_of_what_is_large() -> None:
     assert digest([torch.tensor(True), torch.tensor([], dtype=torch.int64)])[1] == 0.0
 
 
-def test_a_mask_that_a_model_makes_anew_is_no_state_of_it(
+def test_a_mask_that_a_model_makes_again_is_not_a_state_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Masked(nn.Linear):

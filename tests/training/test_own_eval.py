@@ -270,7 +270,7 @@ def test_files_beyond_the_bound_are_left_out_and_named(
         ({"loss": 1.0, "seconds": {"load": math.nan}}, "seconds of load = nan"),
     ],
 )
-def test_what_is_no_measurement_is_refused_in_words(found: Any, said: str) -> None:
+def test_what_is_not_a_measurement_is_refused_in_words(found: Any, said: str) -> None:
     with pytest.raises(InvalidInput) as error:
         read_result(found, "quality")
     assert said in str(error.value)

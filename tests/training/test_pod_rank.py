@@ -24,7 +24,9 @@ def until(happened: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_only_torchrun_s_sigterm_ends_a_rank_at_once_whoever_else_sends_one(tmp_path: Path) -> None:
+def test_only_torchrun_s_sigterm_ends_a_rank_at_once_no_matter_who_else_sends_one(
+    tmp_path: Path,
+) -> None:
     given = {"command": [sys.executable, "-c", RANK], "folder": str(tmp_path), "environment": {}}
     (tmp_path / "pod.json").write_text(json.dumps({"first_rank": 0, "ranks": 1, **given}))
     words = [sys.executable, "-m", "tracks_dagster.training.pods.rank", str(tmp_path), "0"]

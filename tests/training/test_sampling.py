@@ -254,7 +254,7 @@ def test_a_window_over_the_end_of_an_epoch_takes_from_both() -> None:
         ([[1, 1]] * 65, "at most 64"),
     ],
 )
-def test_windows_that_are_none_are_refused(skip: Any, says: str) -> None:
+def test_windows_that_are_not_valid_are_refused(skip: Any, says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         sampler(10, batch=2, skip=skip)
 

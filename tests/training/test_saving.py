@@ -94,7 +94,7 @@ def test_the_journal_is_in_the_store_before_the_commit(
     assert set(run.steps(1)) == {1, 2}
 
 
-def test_a_commit_that_leans_on_a_quarantined_checkpoint_is_written_anew(
+def test_a_commit_that_leans_on_a_quarantined_checkpoint_is_written_again(
     run: TrainingRun,
 ) -> None:
     with run.joined() as a:

@@ -58,7 +58,7 @@ def test_one_element_that_is_not_finite_is_found(
     assert not storage_writer.is_finite(tensor)
 
 
-def test_a_sum_that_overflows_is_no_finding() -> None:
+def test_a_sum_that_overflows_is_not_a_finding() -> None:
     assert storage_writer.is_finite(torch.full((4,), 1e308, dtype=torch.float64))
 
 

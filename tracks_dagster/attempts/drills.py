@@ -252,8 +252,8 @@ def _with_option(drill: Drill, text: str, kind: DrillKind, option: str) -> Drill
                 return replace(drill, how=value)
     takes = ", ".join(_OPTIONS[each] for each in kind.options) or "nothing"
     raise InvalidInput(
-        f"{text!r} is not a drill: after the step {drill.kind} takes {takes}, and {option!r} is none "
-        "of it."
+        f"{text!r} is not a drill: after the step {drill.kind} takes {takes}, and {option!r} is not "
+        "one of these."
     )
 
 

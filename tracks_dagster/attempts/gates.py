@@ -159,7 +159,7 @@ def _subject_of_attempt(state: RunState, attempt: AttemptState) -> Subject:
 
 
 def parts_left_out(config: Mapping[str, Json], roles: Roles) -> set[str | None]:
-    """Return the keys of a config that are no part of a key."""
+    """Return the keys of a config that are not part of a key."""
     out = [STEPS, SEED]
     if key_of(config, roles, GLOBAL_BATCH) is not None:
         out += [MICRO_BATCH, ACCUMULATION]

@@ -91,7 +91,7 @@ class DeviceHolder:
 class Devices:
     """The devices of one machine and the processes on them. problem: why they are not known.
 
-    may_be_there: with a problem, whether there may be devices all the same: nobody has said that not.
+    may_be_there: with a problem, whether there may be devices anyway: nobody has said that not.
     says_none: whether the driver itself says that there is none.
     """
 

@@ -90,7 +90,7 @@ def orphans(
 
 
 def _why(gang: StandingGang, fate: Fate, store_url: str, now: datetime) -> str:
-    """Return why it is an orphan; empty when it is none, or not surely ours."""
+    """Return why it is an orphan; empty when it is not one, or not surely ours."""
     if gang.store_url not in ("", store_url):
         return ""
     if fate.ended_at is not None:

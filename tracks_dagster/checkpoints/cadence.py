@@ -7,7 +7,7 @@ gives τ = √(2·δ·M). For δ = 2 s and M = 1 h: √(2 · 2 · 3600) = 120 s,
 Daly's (2006) higher-order term is left out: for interruptions without memory Young's interval loses
 at most 1.024 times what the best one loses, whatever δ and M are, and M itself is never known that
 well. What a restart costs is the same for every interval and not counted. An interruption that leaves
-time for a save on SIGTERM throws nothing away and counts all the same: the advice errs towards saving
+time for a save on SIGTERM throws nothing away and counts anyway: the advice errs towards saving
 too often, which costs the least.
 
 Everything here is pure; `checkpoints.effects.cadence` measures.

@@ -4,8 +4,8 @@ Stdout and stderr show control characters as escapes while a command runs. Only 
 around it, with their own colours; a table's cells are escaped one by one. Colours are for terminals:
 NO_COLOR, FORCE_COLOR and TERM=dumb are obeyed.
 
-Every argument but the name of a file is made valid text. Bytes that are no UTF-8 (a latin-1 terminal, a
-paste) would stay in a record for ever, and so would a password. They are replaced, and the person
+Every argument but the name of a file is made valid text. Bytes that are not UTF-8 (latin-1, a paste)
+would stay in a record for ever, and so would a password. They are replaced, and the person
 sees a warning. A file's name stays as it is, or the file would not be found.
 """
 

@@ -67,7 +67,7 @@ END, REMEDY, COMMIT = "end", "remedy", "commit"  # what may have happened on the
 
 
 class Point(NamedTuple):
-    """One value. x: on the axis that was asked for; value: may be no finite number; at: seconds since
+    """One value. x: on the axis that was asked for; value: may not be finite; at: seconds since
     1970 by the rank's clock, which may jump, nan where it is unknown."""
 
     step: int

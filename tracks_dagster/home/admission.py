@@ -48,7 +48,7 @@ class Asked:
     headers: Mapping[str, Collection[str]]
 
     def header(self, name: str, default: str = "") -> str:
-        """Return the only value of a header; "," between several, which is none that is allowed."""
+        """Return the only value of a header; "," between several, which is never allowed."""
         return ",".join(self.headers.get(name, (default,))).strip()
 
 

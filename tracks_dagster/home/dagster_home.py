@@ -453,7 +453,7 @@ def make_private_sockets(folder: Path) -> None:
         ) from error
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise OrchestratorError(
-            f"{folder} is not this user's alone, and whoever may write there could run code here. "
+            f"{folder} is not this user's alone, and anyone who may write there could run code here. "
             "Remove it, or name another folder in TMPDIR."
         )
 

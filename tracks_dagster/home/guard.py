@@ -42,7 +42,7 @@ class Guard:
         self.last_at = time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; what is none (the server's own start and end) is passed on."""
+        """Answer one request; what is not one (the server's own start and end) is passed on."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return

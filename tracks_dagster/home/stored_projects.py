@@ -52,7 +52,7 @@ def store_project(
 ) -> tuple[StoredVersion, bool]:
     """Store a version of a project; return what is trained by its name now, and whether it is new.
 
-    The same files of the same commit again are no new version.
+    The same files of the same commit again are not a new version.
     """
     name, diff, sha256 = found.project.name, found.code_diff, sha256_hex(found.archive)
     code = found.code if diff is None else replace(found.code, diff_sha256=sha256_hex(diff))

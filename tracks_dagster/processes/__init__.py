@@ -1,1 +1,1 @@
-"""What a process of this machine is, for whoever starts, forks, watches or ends one; nothing heavy."""
+"""What a process of this machine is, for all that starts, forks, watches or ends one; nothing heavy."""

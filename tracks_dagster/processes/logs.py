@@ -47,7 +47,7 @@ def clean_logs(folder: Path, clean: Redact) -> None:
     """Rewrite what a gang that is gone has printed without its secrets, a file at once.
 
     Of a log of more than CLEANED_BYTES_MAX the end stays, after a line that says so. Idempotent, safe
-    from two processes; whoever reads an old file reads on in it. A log that cannot be rewritten (the
+    from two processes; anyone who reads an old file reads on in it. A log that cannot be rewritten (the
     disk is full) stays as it is, for its user alone: that must not keep an attempt open.
     """
     for path in (*find_logs(folder).values(), folder / "gang.log"):
@@ -199,7 +199,7 @@ def _ship_file(store: ObjectStore, path: Path, prefix: str) -> None:
 def _shipped_bytes(store: ObjectStore, prefix: str) -> int:
     """Return up to which byte the file was shipped; its segments follow one another.
 
-    A last one that is none of ours counts for nothing: it is written again.
+    A last one that is not ours counts for nothing: it is written again.
     """
     last = max(segment_offsets(store, prefix), default=0)
     return last + len(read_segment(store, prefix, last) or b"")

@@ -250,7 +250,7 @@ def write_json(path: Path, value: object) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in `path`, or None when there is no such file.
 
-    Raises ValueError, which names the file, for what is none.
+    Raises ValueError, which names the file, for what is not one.
     """
     try:
         stored = parse_json(path.read_text(encoding="utf-8"))

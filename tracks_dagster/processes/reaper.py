@@ -2,13 +2,13 @@
 
     python -m tracks_dagster.processes.reaper FOLDER NAME
 
-Whoever uses FOLDER's NAME (the daemon, a web server) holds NAME.users shared. The kernel takes such a
+Who uses FOLDER's NAME (the daemon, a web server) holds NAME.users shared. The kernel takes such a
 lock back when its process is gone, so a reaper waits for its turn, which costs nothing, and then ends
 the process groups that NAME.pid names: code servers and run workers are in them. Gangs are not, each
 has a session of its own: one that trains continues and is adopted.
 
 A reaper that was killed is replaced while the home is in use; killed together with the last user it
-leaves something behind, which `unused` finds. PR_SET_PDEATHSIG is no way: it follows the thread that
+leaves something behind, which `unused` finds. PR_SET_PDEATHSIG does not do: it follows the thread that
 forked, does not reach grandchildren, and does not exist on every system.
 """
 

@@ -93,7 +93,7 @@ def _rank(fields: Mapping[str, Json], number: int) -> RankEnd:
 
 
 def _signal(value: Json) -> int | None:
-    """Return the number of a signal given as 9, "9", "SIGKILL" or "KILL"; None when it is none."""
+    """Return the number of a signal given as 9, "9", "SIGKILL" or "KILL"; None when it is not one."""
     number = _number(value)
     if number is not None:
         return number if 0 < number < signal.NSIG else None

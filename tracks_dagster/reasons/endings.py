@@ -13,7 +13,7 @@ from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 
 
 class Ending(StrEnum):
-    """How an attempt ended, for whoever reads many of them; what asks most comes first."""
+    """How an attempt ended, for anyone who reads many of them; what asks most comes first."""
 
     FAILURE = "failure"
     INTERRUPTION = "interruption"

@@ -2,7 +2,7 @@
 
 The supervisor and the watcher gather it. It is stored whole as one object under the attempt and named
 by sha256 in `attempt_ended`. `classify` reads nothing else. All of it is kept, also what the
-verdict did not need. Text is already shortened and cleaned of secrets by whoever gathered it.
+verdict did not need. Text is already shortened and cleaned of secrets by the one who gathered it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tracks_dagster.track.records import Json
 
-# The type of the condition by which a gang is given up before it began; whoever supervises closes it.
+# The type of the condition by which a gang is given up before it began; its supervisor closes it.
 CANNOT_START = "GangCannotStart"
 # The type of the condition by which a cluster refused to take a gang at all.
 START_FAILED = "StartFailed"

@@ -65,7 +65,7 @@ _PHASES = tuple(Phase)
 class Beat:
     """Where one rank is, in a few bytes that outlive its process.
 
-    The rank writes it over the one before at every change of phase; whoever watches the gang reads the
+    The rank writes it over the one before at every change of phase; who watches the gang reads the
     file. Only whether it changes matters: it holds no time, so that no two clocks are compared.
     step: the one it is in; count: of its beats so far.
 

@@ -1,7 +1,7 @@
 """Which rank of a gang failed first, and which ones only followed.
 
 When one rank fails, the others lose their peer a moment later and fail loudly of that; clocks of
-nodes, and the polling of whoever writes ends down, can turn the order around. So a rank that
+nodes, and the polling of what writes ends down, can turn the order around. So a rank that
 reports nothing but a lost peer is never blamed while another one failed.
 """
 

@@ -116,7 +116,7 @@ def _end(status: Mapping[str, Json], rank: int, before: RankEnd | None) -> RankE
 
 
 def _has_failed(terminated: Mapping[str, Json]) -> bool:
-    """Whether a container ended, and not well; one with exit code 0 may be OOM-killed all the same."""
+    """Whether a container ended, and not well; one with exit code 0 may be OOM-killed anyway."""
     well = terminated.get("exitCode") == 0 and terminated.get("reason") != OOM_KILLED
     return bool(terminated) and not well
 

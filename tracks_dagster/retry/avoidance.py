@@ -72,7 +72,7 @@ def avoid(opening: Opening, holds: Sequence[Hold]) -> Opening:
 def no_node_left(compute: ComputeRequest, known_nodes: Collection[str]) -> Alert | None:
     """Return the alert for a pool of which every known node is excluded, or None.
 
-    The attempt is opened all the same: there may be nodes on which nothing has run yet. Where there
+    The attempt is opened anyway: there may be nodes on which nothing has run yet. Where there
     are none it ends as scheduling_timeout, whose budget of time bounds how often that is tried.
     """
     if not known_nodes or not set(known_nodes) <= set(compute.excluded_nodes):

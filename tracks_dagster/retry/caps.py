@@ -33,7 +33,7 @@ def check_cap(
     *,
     is_by_policy: bool = False,
 ) -> None:
-    """Raise InvalidInput for a cap in money that is none, or that nothing would ever meet.
+    """Raise InvalidInput for a cap in money that is not one, or that nothing would ever meet.
 
     compute: of the run; None where it is not known yet. is_by_policy: nobody asked for it.
     """

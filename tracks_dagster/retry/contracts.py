@@ -34,7 +34,7 @@ from tracks_dagster.track.text.units import duration, money
 ANY_CLASS = "any"
 NOTE, DRAIN, RETRY, STOP = "note", "drain", "retry", "stop"
 AGENT_ACTS = (NOTE, DRAIN, RETRY, STOP)
-OWNER = "owner"  # in a list of people: whoever declared the run
+OWNER = "owner"  # in a list of people: the one who declared the run
 
 PARAMETERS = (
     LR,
@@ -142,7 +142,7 @@ class Governance:
 
     def __post_init__(self) -> None:
         if OWNER in self.teams:
-            raise ValueError(f"{OWNER} is whoever declared a run; give this team another name.")
+            raise ValueError(f"{OWNER} is the one who declared a run; give this team another name.")
         for team, people in self.teams.items():
             for name in people:
                 if name == OWNER or name in self.teams:

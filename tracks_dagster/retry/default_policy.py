@@ -179,7 +179,7 @@ DEFAULT_POLICY = RetryPolicy(
         RetryRule(reason=_R.EVALUATOR_ERROR, remedy=Remedy.RETRY_EVAL, count=3),
     ),
     # What sums in another order, or draws other random numbers, makes no exact resume. Another
-    # platform, thread count or training code is reported, for whoever compares losses.
+    # platform, thread count or training code is reported, for anyone who compares losses.
     environment=(
         EnvironmentRule(key="torch"),
         EnvironmentRule(key="cuda"),

@@ -227,7 +227,7 @@ def limits(
 ) -> tuple[Limit, ...]:
     """Return the limits that hold for a retry after `failed`, the most particular first.
 
-    trust: which checkpoints count as progress. now: by the clock of whoever decides; one that is
+    trust: which checkpoints count as progress. now: by the clock of the one who decides; one that is
     before the newest record lets no debit leave its window.
     """
     found = _limits(state, failed, rule, policy, now, trust)

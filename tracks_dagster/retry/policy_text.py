@@ -103,7 +103,7 @@ QUESTIONS: Mapping[str, Question] = {
                 "many nodes, of which one always fails",
                 _asks(
                     "fault_tolerance",
-                    "with many nodes some fail each week; eight are no reason to give up",
+                    "with many nodes some fail each week; eight are not a reason to give up",
                     reasons="{node_failure: {count: 8}, gpu_hardware: {count: 8}}",
                 ),
             ),
@@ -195,7 +195,7 @@ QUESTIONS: Mapping[str, Question] = {
         text="Who may promote, waive and raise a cap? (anyone, owner, or names: ada,grace)",
         answers={
             ANYONE: ("who can write to the store; but nobody raises cost.max_cost", ()),
-            "owner": ("whoever declared the run", ()),
+            "owner": ("the one who declared the run", ()),
         },
         takes_names=True,
     ),

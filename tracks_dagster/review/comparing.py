@@ -246,7 +246,7 @@ class MetricLine:
     """One metric side by side.
 
     label: "" where the two may be compared; else why not, and `a` and `b` are None unless that was
-    forced. difference: of the means, b less a. is_within_spread: it is no larger than the seeds alone
+    forced. difference: of the means, b less a. is_within_spread: it is not larger than the seeds alone
     make it, None where nobody knows or where the two may not be compared.
     """
 

@@ -132,7 +132,7 @@ class Lights:
 
     @property
     def worst(self) -> Colour:
-        """The gravest colour of the three; grey is no worse than green."""
+        """The gravest colour of the three; grey is not worse than green."""
         return worst_of(light.colour for light in self.all)
 
 

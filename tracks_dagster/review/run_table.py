@@ -495,7 +495,7 @@ def _is_text(value: Json, text: str) -> bool:
 
 
 def _number(value: Json) -> float | None:
-    """Return a number, or a text that is one, as a float; None for what is none, such as NaN."""
+    """Return a number, or a text that is one, as a float; None for what is not one, such as NaN."""
     if isinstance(value, float):
         return None if math.isnan(value) else value
     if not isinstance(value, int | str) or isinstance(value, bool):

@@ -28,7 +28,7 @@ LEASE_S_MAX = 600.0
 NAMED_MAX = 8  # devices in a message
 OUT_CHARACTERS_MAX = 200  # of why a device is out
 _WHOLE = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9-]{32,80}")  # a UUID that is not cut short
-PRETENDED = "pretended"  # before a colon and a number: a device that is none; slots are "cpu:0" …
+PRETENDED = "pretended"  # before a colon and a number: a pretended device; slots are "cpu:0" …
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +96,8 @@ def has_lost(holder: Holder, gone: Collection[str]) -> bool:
 
 
 def all_lost(given: Iterable[str], found: Found) -> str | None:
-    """Return why nothing starts where this machine gave out devices and has none now: its CPUs are no
-    replacement unless a person says so. given: by the leases in the track. None where it has some, or
+    """Return why nothing starts where this machine gave out devices and has none now: its CPUs are not
+    a replacement unless a person says so. given: by the leases in the track. None where it has some, or
     never gave any."""
     names = [name for name in given if not name.startswith((f"{PRETENDED}:", f"{CPU}:"))]
     if found.instead is None or not names:

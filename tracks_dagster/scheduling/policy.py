@@ -199,7 +199,7 @@ class SchedulingPolicy:
             raise InvalidInput(unknown("workload class", name, list(self.classes)))
 
     def check_team(self, name: str) -> None:
-        """Raise InvalidInput where the policy names the teams, and this is none of them."""
+        """Raise InvalidInput where the policy names the teams, and this is not one of them."""
         if self.teams and name not in self.teams:
             raise InvalidInput(unknown("team", name, list(self.teams)))
 

@@ -6,7 +6,9 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-_ANEW = 8  # if more than one room in so many has changed, it is faster to sort all of them again
+_SORT_ALL = (
+    8  # if more than one room in so many has changed, it is faster to sort all of them again
+)
 
 
 class Rooms:
@@ -51,7 +53,7 @@ class Rooms:
         return left
 
     def _list(self) -> list[tuple[int, str]]:
-        if len(self._before) * _ANEW > len(self._listed):
+        if len(self._before) * _SORT_ALL > len(self._listed):
             # by name, then by memory: to sort pairs takes twice as long
             names = sorted(sorted(self._left), key=self._left.__getitem__)
             self._listed = [(self._left[name], name) for name in names]

@@ -91,7 +91,7 @@ def manifest_bytes(manifest: ArchiveManifest) -> bytes:
 
 
 def parse_manifest(data: bytes) -> ArchiveManifest:
-    """Return the manifest; raises StoreUnsuitable for what is none, ArchiveNewer for a later format."""
+    """Return the manifest; raises StoreUnsuitable for other data, ArchiveNewer for a later format."""
     try:
         stored = parse_json(data, bytes_max=MANIFEST_BYTES_MAX)
         found = stored["format"]
@@ -130,7 +130,7 @@ store/runs/{run_id}/attempts/<number>/. store/datasets/ holds the tracks of the 
 snapshot consists of, without the rows.
 
 {MANIFEST} lists every file with its sha256, and what was left out. `tracks export` makes the same bytes
-again from the same records; whoever made this file can tell you its sha256.
+again from the same records; the one who made this file can tell you its sha256.
 """
 
 
@@ -345,7 +345,7 @@ def _unpack(path: Path, unpacked: IO[bytes]) -> dict[str, Place]:
             _check_tail(packed)
     except _Refused as why:
         raise StoreUnsuitable(
-            f"{path} is refused: {why} `tracks export` writes no such file; ask whoever sent it. "
+            f"{path} is refused: {why} `tracks export` writes no such file; ask the one who sent it. "
             "Nothing of it was kept."
         ) from why
     except FileNotFoundError as error:

@@ -1,7 +1,7 @@
 """Shows imported runs as runs: a store whose keys include the tracks that follow from its histories.
 
-The one place that keeps imported runs from being acted upon: whoever reads finds their records and
-evidence, whoever writes is refused, be it a decider, a launcher, an alert, a note or a person. See
+The one place that keeps imported runs from being acted upon: anyone who reads finds their records and
+evidence, anyone who writes is refused, be it a decider, a launcher, an alert, a note or a person. See
 `track.imported`.
 """
 
@@ -104,7 +104,7 @@ class Histories:
         ]
 
     def run(self, run_id: str) -> list[ImportedAttempt]:
-        """Return the attempts of an imported run, in order; none where it is no such run."""
+        """Return the attempts of an imported run, in order; none where it is not such a run."""
         name = imported.history_of(run_id)
         state = None if name is None else self.state(name)
         if name is None or state is None:

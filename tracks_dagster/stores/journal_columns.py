@@ -210,7 +210,7 @@ class ColumnsWriter:
     def add(self, offset: int, segment: bytes) -> None:
         """Take in a full segment of the journal, which begins at byte `offset`."""
         if len(self._waiting) >= WAITING_MAX:
-            self._lines, self._begin = {}, None  # a gap: whoever reads on from there parses
+            self._lines, self._begin = {}, None  # a gap: anyone who reads on from there parses
             return
         begin = offset if self._begin is None else self._begin
         end = offset + len(segment)

@@ -235,7 +235,7 @@ def _of_step(line: Mapping[str, Json]) -> dict[str, float]:
 
 
 def _of_script(line: Mapping[str, Json]) -> dict[str, float]:
-    """Return the script's metrics of a line, also those that are no finite number."""
+    """Return the script's metrics of a line, also those that are not finite."""
     metrics, odd = line.get("metrics") or {}, line.get("non_finite") or {}
     finite = {OWN + name: _number(value) for name, value in metrics.items() if value is not None}
     return {**finite, **{OWN + name: float(text) for name, text in odd.items()}}

@@ -181,7 +181,7 @@ class LocalStore:
         on the strength of it must not outlive it: no record without the one before it, no chunk
         gone without the decision to delete it.
         """
-        with self._settling:  # whoever comes meanwhile waits for what is being synced
+        with self._settling:  # anyone who comes meanwhile waits for what is being synced
             for folder in tuple(self._read):
                 self._read.discard(folder)
                 try:

@@ -263,7 +263,7 @@ class S3Source:
             if name.endswith("/") and size_bytes == 0:
                 continue
             if {"", ".", ".."} & set(name.split("/")):
-                problems.append(f"{name!r} can be no path of a file; rename the object")
+                problems.append(f"{name!r} cannot be the path of a file; rename the object")
             found.append(SourceFile(name, size_bytes, (etag,)))
             if len(found) > FILES_MAX:
                 raise InvalidInput(f"{self.url} holds more than {FILES_MAX} objects; pack them.")

@@ -85,7 +85,7 @@ def device_s_of(run: RunState, now: datetime) -> float:
 
 def metrics_at(run: RunState, ref: CheckpointRef) -> Mapping[str, float]:
     """Return what is known of a checkpoint: of its commit by name, of its evals as SUITE/NAME. NaN of
-    what is no finite number."""
+    what is not a finite number."""
     committed = run.checkpoint(ref.manifest_sha256)
     odd = dict.fromkeys(() if committed is None else committed.body.non_finite, math.nan)
     found = {**odd, **({} if committed is None else committed.body.metrics)}

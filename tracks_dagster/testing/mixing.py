@@ -204,7 +204,7 @@ def _allowed(sees: Any, tokens: torch.Tensor, output: torch.Tensor, dim: int) ->
             )
         found = torch.ones(wanted, dtype=torch.bool).tril()
     else:
-        raise CannotCheck(f"sees={sees!r} is none of 'causal', 'all' and a tensor of bool.")
+        raise CannotCheck(f"sees={sees!r} is not one of 'causal', 'all' and a tensor of bool.")
     if tuple(found.shape) not in (wanted, (samples, *wanted)):
         raise CannotCheck(
             f"sees= has the shape {shape(found)}; it should be {wanted} or {(samples, *wanted)}."

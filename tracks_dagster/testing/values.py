@@ -154,7 +154,7 @@ def module(model: object) -> nn.Module:
     if isinstance(model, nn.Module):
         return model
     raise CannotCheck(
-        f"This check looks at the parameters of an nn.Module, and {type(model).__name__} is none."
+        f"This check looks at the parameters of an nn.Module, and {type(model).__name__} is not one."
     )
 
 

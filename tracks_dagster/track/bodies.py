@@ -486,7 +486,7 @@ class CheckpointCommitted:
     total_bytes: of the tensors or files; written_bytes: new chunks. blocking_s: how long training
     waited.
     spent: what the launch had spent when the committed step was done, before this save.
-    non_finite: names of metrics of the step whose value is no finite number, which metrics have not.
+    non_finite: names of metrics of the step whose value is not finite, which metrics have not.
     kind: "tensors", or "files" of a folder that the script wrote itself.
     """
 
@@ -1004,7 +1004,7 @@ class LeaseConfirmed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseReleased:
     """`lease_released`: a person says that nothing of what has the lease runs, or ever will: nobody
-    else can tell, as its run's track cannot be read. Whoever comes for the lease later starts nothing.
+    else can tell, as its run's track cannot be read. Who comes for the lease later starts nothing.
 
     lease_seq: of its `devices_leased`.
     """
@@ -1041,7 +1041,7 @@ ANY_RULE = "*"
 class MuteDecision:
     """`alerts_muted`, `alerts_unmuted`: a person's word that alerts of a rule are sent to nobody.
 
-    They are recorded all the same. rule: ANY_RULE for every one; run_id: None for every run. until_at:
+    They are recorded anyway. rule: ANY_RULE for every one; run_id: None for every run. until_at:
     it ends then by itself; None of `alerts_unmuted`.
     """
 

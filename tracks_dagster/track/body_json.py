@@ -50,7 +50,7 @@ def from_json(kind: type[Body], data: Json) -> Body:
 
 
 def body_of(kind: type[Body], record: Record) -> Body:
-    """Return the body of `record`; raises RecordNewer naming the record when it is no `kind`.
+    """Return the body of `record`; raises RecordNewer naming the record when it is not a `kind`.
 
     A text of it whose name ends in `_at` holds a time.
     """
@@ -133,7 +133,7 @@ def _class_that_fits(annotation: Any) -> type | None:
 
 
 class _Unfit(Exception):
-    """A JSON value that is none of the annotated type, or one that no ledger can hold."""
+    """A JSON value that is not of the annotated type, or one that no ledger can hold."""
 
     def __init__(self, value: Json) -> None:
         super().__init__()

@@ -233,7 +233,7 @@ def merge(
 ) -> dict[str, Any]:
     """Return the value of each field: given > source > project > otherwise > default.
 
-    source: what a branch inherits, {} of a run that is none. Where it runs elsewhere than its source
+    source: what a branch inherits, {} of a run that is not one. Where it runs elsewhere than its source
     did, what the source asked of its own place is not inherited; nor what the project asks of the place
     that its file names. project: by its file, whose cadence is whole: who gives one half of it asks for
     another. otherwise: of an edge, before the default.

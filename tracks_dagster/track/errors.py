@@ -80,7 +80,7 @@ class SettingsError(InvalidInput):
 
 
 class NothingYet(SettingsError):
-    """A home and store in which nothing was ever recorded; whoever only reads makes neither."""
+    """A home and store in which nothing was ever recorded; anyone who only reads makes neither."""
 
 
 class StoreError(TracksError):

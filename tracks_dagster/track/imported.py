@@ -171,7 +171,7 @@ def changed_nodes(
 
 
 def _state_of(node: ImportedNode) -> object:
-    """Return what of a node is no passing thing, as whether a job runs on it just now."""
+    """Return what of a node does not pass, as whether a job runs on it just now."""
     return (node.out, node.reason, node.set_by, node.since_at, node.booted_at, node.gres)
 
 
@@ -242,12 +242,12 @@ def _packed(rows: Sequence[ImportedAttempt | ImportedNode], names: Sequence[str]
 
 
 def unpack(data: bytes) -> list[ImportedAttempt]:
-    """Return the attempts of a chunk; raises TrackBroken for bytes that are none."""
+    """Return the attempts of a chunk; raises TrackBroken for bytes that are not valid."""
     return _unpacked(ImportedAttempt, data)
 
 
 def unpack_nodes(data: bytes) -> list[ImportedNode]:
-    """Return the nodes that `pack_nodes` packed; raises TrackBroken for bytes that are none."""
+    """Return the nodes that `pack_nodes` packed; raises TrackBroken for bytes that are not valid."""
     return _unpacked(ImportedNode, data)
 
 

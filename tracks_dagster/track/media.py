@@ -83,7 +83,7 @@ def index_of(found: Json) -> tuple[tuple[Logged, ...], tuple[str, ...]]:
 
 
 def left_out(found: Json) -> int:
-    """Return how many things of an index `index_of` leaves out; one where it is no index at all."""
+    """Return how many things of an index `index_of` leaves out; one where it is not an index at all."""
     if not isinstance(found, dict) or not isinstance(found.get("items"), list):
         return 1
     return sum(_item(each) is None for each in found["items"])

@@ -157,7 +157,7 @@ def seal(draft: Draft, *, seq: int, at: datetime, prev_sha256: str | None) -> by
 def parse(data: bytes, *, seq: int) -> Record:
     """Return the record that `data` stores at `seq`, its texts valid.
 
-    Raises TrackBroken when the bytes are no record, or one of another seq, and RecordNewer when they
+    Raises TrackBroken when the bytes are not a record, or one of another seq, and RecordNewer when they
     are one of a kind that this version does not know.
     """
     try:
@@ -248,5 +248,5 @@ def parse_time(text: str) -> datetime:
         is_ours = False
     if not is_ours:
         shown = repr(text)[:SHOWN_CHARACTERS_MAX]
-        raise ValueError(f"{shown} is no UTC time such as 2026-01-31T02:00:00.000000Z")
+        raise ValueError(f"{shown} is not a UTC time such as 2026-01-31T02:00:00.000000Z")
     return at

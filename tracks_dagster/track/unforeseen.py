@@ -1,6 +1,6 @@
 """What goes wrong with one of many: its own problem, whatever it is, and never that of the others.
 
-Whoever works on many tracks catches `Exception` around the work on each, and says by `problem_of` what
+What works on many tracks catches `Exception` around the work on each, and says by `problem_of` what
 came of it. What nobody foresaw is a defect: the sentence names where it lies. Its traceback is not
 logged, because it may show what no log is to hold.
 """

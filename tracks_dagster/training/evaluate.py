@@ -2,7 +2,7 @@
 
 A process of its own, apart from training: it reads the checkpoint and the eval snapshot from the
 store, verified, and puts what it measured at the spec's `result_key`. It appends no record but the
-claim of a drill; whoever started it does. Exit code 1 with a traceback on stderr when it fails.
+claim of a drill; the one who started it does. Exit code 1 with a traceback on stderr when it fails.
 """
 
 from __future__ import annotations

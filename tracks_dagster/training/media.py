@@ -260,7 +260,7 @@ def _file(source: str | Path | bytes, what: str, types: Sequence[str]) -> tuple[
     media_type = type_of(data)
     if media_type is None or media_type not in types:
         names = ", ".join(each.partition("/")[2] for each in types)
-        raise InvalidInput(f"It was not logged: the bytes of the {what} are none of {names}.")
+        raise InvalidInput(f"It was not logged: the bytes of the {what} are not {names}.")
     return data, media_type
 
 

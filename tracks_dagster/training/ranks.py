@@ -144,7 +144,7 @@ class Ranks:
     ) -> Json | None:
         """Return what was posted under `key`, or None when nothing was in time. Any thread may.
 
-        is_vain: whether to wait no longer; what was posted by then is returned all the same.
+        is_vain: whether to wait no longer; what was posted by then is returned anyway.
         """
         deadline = time.monotonic() + timeout_s
         pause_s = FETCH_POLL_S

@@ -73,7 +73,7 @@ class BatchSampler:
         order: str = SampleOrder.FEISTEL,
     ) -> None:
         """Raise InvalidInput for an empty dataset, a batch that the ranks cannot divide, or windows
-        that are none (`skip_windows`: as in the config, None for none).
+        that are not valid (`skip_windows`: as in the config, None for none).
 
         order: of a run that begins; `go_on_at` takes the one of a checkpoint.
         """

@@ -40,7 +40,7 @@ ALERT_S_MAX = 5.0  # how long an ending rank waits for the newest to be appended
 
 class StepLog:
     """Takes in every step of one rank. metrics: of the newest, with its loss, and non_finite: names of
-    those that are no finite number; both empty but on rank 0.
+    those that are not finite; both empty but on rank 0.
 
     time: where its seconds went; own, optimizer: what hooks on the models and on the first optimizer
     see. The journal's line of a step has `step_s`, from its data to its report, `data_s`, the wait
@@ -440,7 +440,7 @@ class TrainingProgress:
         return tuple(self._recent)
 
     def take(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take in the metrics of a finished step; an equal value is no better one."""
+        """Take in the metrics of a finished step; an equal value is not a better one."""
         self._recent.append((step, metrics["loss"]))
         self.judge(step, metrics)
 

@@ -1,4 +1,4 @@
-"""Dagster's servers import nothing that only colours a terminal; whoever wants it still gets it."""
+"""Dagster's servers import nothing that only colours a terminal; anyone who wants it still gets it."""
 
 from __future__ import annotations
 

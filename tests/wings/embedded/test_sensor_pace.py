@@ -222,6 +222,6 @@ def test_the_ledger_is_read_again_only_once_its_file_has_changed(tmp_path: Path)
         asked.changed()
 
 
-def test_a_ledger_that_is_no_file_is_read_each_time(ledger: Ledger) -> None:
+def test_a_ledger_that_is_not_a_file_is_read_each_time(ledger: Ledger) -> None:
     asked = OpenWork(ledger, None)
     assert asked.changed() == asked.changed() == []

@@ -185,7 +185,7 @@ def test_a_history_may_not_be_called_as_runs_of_ones_own_begin(world: ImportWorl
 # --- nothing of ours acts on it -------------------------------------------------------------------
 
 
-def test_whoever_writes_to_an_imported_run_is_refused(world: ImportWorld) -> None:
+def test_who_writes_to_an_imported_run_is_refused(world: ImportWorld) -> None:
     world.add([HEADER, *ROWS])
     draft = world.tracks.draft(Kind.NOTE, Note(by="me", text="x"))
     with pytest.raises(InvalidInput, match=r"slurm\.7 was imported from slurm"):

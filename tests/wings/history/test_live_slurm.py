@@ -66,7 +66,7 @@ def test_jobs_and_then_nodes_are_asked_for_in_utc(programs: Path, world: ImportW
 def test_a_program_that_warns_without_end_is_imported_and_its_words_are_named(
     programs: Path, world: ImportWorld
 ) -> None:
-    """More than a pipe holds: whoever reads one pipe to its end first would wait for ever."""
+    """More than a pipe holds: anyone who reads one pipe to its end first would wait for ever."""
     program(programs, "sacct", "yes 'sacct: a warning' | head -c 300000 >&2", prints(ROWS))
     program(programs, "scontrol", prints(NODES))
     done = live(world)

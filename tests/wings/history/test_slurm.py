@@ -280,6 +280,6 @@ def test_lists_of_hosts_are_expanded(text: str, expected: tuple[str, ...]) -> No
 
 
 @pytest.mark.parametrize("text", ["n[1-", "n[a-b]", "n[1-999999]"])
-def test_a_list_of_hosts_that_is_none_is_refused(text: str) -> None:
+def test_a_list_of_hosts_that_is_not_one_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="n"):
         hosts(text)

@@ -106,7 +106,7 @@ def test_a_job_that_somebody_made_of_a_gangs_manifest_is_not_swept(kube: KubeDou
         assert [gang.name for gang in launcher.standing()] == [NAME, NAME]
 
 
-def test_what_was_made_anew_since_it_was_listed_is_not_swept(kube: KubeDouble) -> None:
+def test_what_was_made_again_since_it_was_listed_is_not_swept(kube: KubeDouble) -> None:
     store = made("a")
     with launcher_on(kube, store) as launcher:
         launcher.start(spec())

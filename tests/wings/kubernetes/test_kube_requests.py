@@ -99,7 +99,7 @@ def test_a_server_that_cuts_a_connection_or_is_busy_is_not_left_alone(
 
 
 @pytest.mark.parametrize("answer", ["<html>log in</html>", [], {}, {"kind": "Status"}, None])
-def test_an_answer_of_200_that_is_no_list_is_never_taken_for_an_empty_one(
+def test_an_answer_of_200_that_is_not_a_list_is_never_taken_for_an_empty_one(
     clock: FakeClock, monkeypatch: pytest.MonkeyPatch, answer: Any
 ) -> None:
     """A proxy's page in the place of a list would show every gang as gone."""
@@ -111,7 +111,7 @@ def test_an_answer_of_200_that_is_no_list_is_never_taken_for_an_empty_one(
 
 
 @pytest.mark.parametrize("answer", ["<html>log in</html>", [], {}, None])
-def test_an_answer_of_200_that_is_no_object_is_never_taken_for_one(
+def test_an_answer_of_200_that_is_not_an_object_is_never_taken_for_one(
     clock: FakeClock, monkeypatch: pytest.MonkeyPatch, answer: Any
 ) -> None:
     client = ApiClient()

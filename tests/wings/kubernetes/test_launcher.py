@@ -52,7 +52,7 @@ def clock() -> Clock:
 # --- start
 
 
-def test_a_gang_is_one_job_and_one_service_whoever_starts_it_how_often(
+def test_a_gang_is_one_job_and_one_service_no_matter_who_starts_it_how_often(
     kube: KubeDouble, store: FakeObjectStore
 ) -> None:
     with launcher_on(kube, store) as first, launcher_on(kube, store) as second:

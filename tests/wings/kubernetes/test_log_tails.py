@@ -130,7 +130,7 @@ def test_a_log_that_is_gone_leaves_what_was_read_before() -> None:
 GONE = b"unable to retrieve container logs for containerd://0a1b"
 
 
-def test_words_of_the_kubelet_in_the_place_of_a_log_are_no_line_of_it_and_hide_no_later_one() -> (
+def test_words_of_the_kubelet_in_the_place_of_a_log_are_not_a_line_of_it_and_hide_no_later_one() -> (
     None
 ):
     """A kubelet answers 200 while a container goes, and its words sort after every time."""

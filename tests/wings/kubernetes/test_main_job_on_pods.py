@@ -2,7 +2,7 @@
 
 The daemon, the run workers and their supervisors are processes of this machine; the pods are
 processes of the double. One run meets a preemption, an OOM, a rack that is cut off while its gang
-trains on, an eviction and the death of its run worker, and is finished all the same.
+trains on, an eviction and the death of its run worker, and is finished anyway.
 """
 
 from __future__ import annotations

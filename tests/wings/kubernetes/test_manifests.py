@@ -177,7 +177,7 @@ def test_the_same_attempt_makes_the_same_bytes_and_changes_nothing_it_was_given(
     asked, settings = FORMS[form]
     spec, given = gang(**asked), cluster(**deepcopy(dict(settings)))
     first = canonical_json(gang_objects(spec, given))
-    empty(gang_objects(spec, given))  # whoever edits one edits nothing else
+    empty(gang_objects(spec, given))  # anyone who edits one edits nothing else
     stored: GangSpec = from_json(GangSpec, json.loads(canonical_json(to_json(spec))))
     assert canonical_json(gang_objects(stored, given)) == first
     assert given == cluster(**settings)

@@ -75,7 +75,7 @@ PROBLEMS: dict[str, tuple[Json, list[Json], tuple[str, str, str, bool]]] = {
         ],
         ("image", "ImagePullBackOff", f"Failed to pull image: {NO_SUCH_TAG}", True),
     ),
-    "an image's name that is none": (
+    "an image's name that is not one": (
         pod(waiting("InvalidImageName", 'Failed to apply default image tag "Reg//x"')),
         [],
         ("image", "InvalidImageName", 'Failed to apply default image tag "Reg//x"', True),
@@ -175,7 +175,7 @@ WAITS: dict[str, tuple[Json, list[Json]]] = {
 
 
 @pytest.mark.parametrize("case", WAITS)
-def test_what_starts_ends_or_waits_on_purpose_is_no_problem(case: str) -> None:
+def test_what_starts_ends_or_waits_on_purpose_is_not_a_problem(case: str) -> None:
     seen, events = WAITS[case]
     assert why_not_started(seen, events) is None
 

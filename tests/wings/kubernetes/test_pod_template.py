@@ -322,7 +322,7 @@ def test_all_that_is_wrong_is_reported_at_once() -> None:
     assert len(wrong(template, environment={"TRACKS_STORE": "x"})) == 5
 
 
-def test_what_only_repeats_ours_is_no_contradiction() -> None:
+def test_what_only_repeats_ours_is_not_a_contradiction() -> None:
     template = {"spec": {"restartPolicy": "Never", "containers": None, "volumes": None}}
     assert pod_of(gang(), cluster(pod_template=template)) == pod_of(gang(), cluster())
 

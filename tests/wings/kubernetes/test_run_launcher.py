@@ -141,7 +141,7 @@ def test_a_worker_that_is_taken_away_is_explained_in_the_runs_events(
     until(is_recorded, "an event of the run says that its worker was preempted")
 
 
-def test_a_run_that_a_command_executes_itself_is_no_run_whose_worker_is_gone(
+def test_a_run_that_a_command_executes_itself_is_not_a_run_whose_worker_is_gone(
     kube: KubeDouble, instance: DagsterInstance
 ) -> None:
     """As `tracks run` makes snapshots beside `tracks up --kubernetes`: there is no Job."""

@@ -139,7 +139,7 @@ class Ending:
         yield {"type": "ERROR", "object": {"code": self._code, "message": "no more"}}
 
 
-def test_a_watch_that_the_server_ends_for_an_old_version_is_begun_anew_and_else_waited_with() -> (
+def test_a_watch_that_the_server_ends_for_an_old_version_is_begun_again_and_else_waited_with() -> (
     None
 ):
     def watch_on(code: int) -> RunWorkerWatch:

@@ -189,7 +189,9 @@ def test_a_refused_run_is_right_where_a_refusal_was_expected(
     assert found.recovery_s is None
 
 
-def test_a_skipped_drill_says_why_and_is_no_failure(tracks: Tracks, store: FakeObjectStore) -> None:
+def test_a_skipped_drill_says_why_and_is_not_a_failure(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
     history, drill = begun("host_oom@13", skipped="no memory cgroup here.")
     found = row(tracks, store, completed(history), drill)
     assert found.is_right

@@ -90,7 +90,7 @@ def test_how_slurm_ended_a_job_is_its_reason(
     assert judged(seen, *ranks) == reason
 
 
-def test_a_failure_in_the_last_minutes_is_no_time_limit() -> None:
+def test_a_failure_in_the_last_minutes_is_not_a_time_limit() -> None:
     failed = RankEnd(rank=0, exit_code=1, ended_at=format_time(NOW), log_tail="KeyError: 'x'")
     seen = look(None, ended("FAILED", limit_s=3660.0))
     assert judged(seen, failed) != R.WALLTIME_TIMEOUT
@@ -117,7 +117,7 @@ def test_accounting_that_missed_an_end_holds_no_attempt_open() -> None:
     assert "Slurm knows job 7 of this attempt no more" in seen.conditions[0].message
 
 
-def test_a_job_that_nobody_has_is_no_answer() -> None:
+def test_a_job_that_nobody_has_is_not_an_answer() -> None:
     assert fold(None, (), NOW, ASKED, ended_by_us=False) is None
 
 

@@ -83,7 +83,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_an_attempt_is_one_job_whoever_starts_it_and_how_often(world: World) -> None:
+def test_an_attempt_is_one_job_no_matter_who_starts_it_and_how_often(world: World) -> None:
     first, second = world.launcher(), world.launcher()
     assert first.glance(REF).phase is GangPhase.NEVER_STARTED
     assert first.start(GANG)

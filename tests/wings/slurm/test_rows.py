@@ -79,7 +79,7 @@ def test_a_time_limit_is_seconds(limit: str, seconds: float | None) -> None:
         "x|name|RUNNING|None|N/A|N/A|N/A|1:00|0|N/A|n1|",
     ],
 )
-def test_a_line_that_is_no_job_hides_no_other(line: str) -> None:
+def test_a_line_that_is_not_a_job_hides_no_other(line: str) -> None:
     good = "8|tracks-b|PENDING|Priority|N/A|N/A|N/A|UNLIMITED|0|N/A|(null)|"
     rows = read_queue(f"{line}\n{good}\n")
     assert [(row.id, row.reason, row.nodes) for row in rows] == [("8", "Priority", "")]

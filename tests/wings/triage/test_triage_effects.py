@@ -245,7 +245,7 @@ def test_a_living_gang_is_alive_with_a_daemon_and_orphaned_without(
     assert line.verdict == "alive"
 
 
-def test_device_memory_of_a_process_that_is_no_rank_is_named_and_not_planned_with(
+def test_device_memory_of_a_process_that_is_not_a_rank_is_named_and_not_planned_with(
     store: FakeObjectStore,
     ledger: SqlLedger,
     gangs: FakeGangs,

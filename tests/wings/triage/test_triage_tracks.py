@@ -48,7 +48,7 @@ def test_what_ranks_appended_after_the_daemon_was_lost_is_read_from_the_track(
 
 
 @pytest.mark.parametrize("phase", [GangPhase.ALIVE, GangPhase.NEVER_STARTED])
-def test_steps_that_an_earlier_attempt_lost_are_no_progress_of_the_newest(
+def test_steps_that_an_earlier_attempt_lost_are_not_progress_of_the_newest(
     phase: GangPhase,
     store: FakeObjectStore,
     ledger: SqlLedger,

@@ -178,7 +178,7 @@ def test_a_cadence_of_a_second_is_given_a_minute() -> None:
         ([0.2] * 5 + [0.41] + [0.2] * 2, None, ["rank 5"], "compute"),
         ([0.2] * 8, [0.05] * 5 + [0.30] + [0.05] * 2, ["rank 5"], "data"),
         ([0.2] * 5 + [0.26] + [0.2] * 2, None, [], ""),  # 0.25 / 0.31 = 0.81
-        ([0.2] * 4 + [0.41] * 2 + [0.2] * 2, None, [], ""),  # two of eight are no single fault
+        ([0.2] * 4 + [0.41] * 2 + [0.2] * 2, None, [], ""),  # two of eight are not a single fault
         ([0.41] * 8, None, [], ""),
         ([0.001] * 5 + [0.003] + [0.001] * 2, [0.0] * 8, [], ""),  # nothing, in a step of 0.4 s
         ([], [0.05] * 5 + [0.30] + [0.05] * 2, ["rank 5"], "data"),  # without hooks
@@ -350,7 +350,7 @@ def test_a_device_is_used_too_little_below_half_for_ten_minutes(
         assert found.sentence == "The device has been used below 50 % for 10 min (now 49 %)."
 
 
-def test_one_busy_sample_begins_the_ten_minutes_anew() -> None:
+def test_one_busy_sample_begins_the_ten_minutes_again() -> None:
     history = training(cadence=NO_CADENCE)
     samples = list(use(10, for_s=700.0, at=history.at, ranks=2))
     samples[30] = type(samples[30])(
@@ -408,7 +408,7 @@ def test_a_loss_whose_slope_is_not_below_zero_is_yellow(loss: Any, holds: bool) 
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.1])
-def test_a_noisy_loss_that_falls_slowly_is_no_alert(noise: float) -> None:
+def test_a_noisy_loss_that_falls_slowly_is_not_an_alert(noise: float) -> None:
     random = Random(1)
 
     def loss(step: int) -> float:  # from 4.1 to 1.4, as of a small language model
@@ -543,7 +543,7 @@ def test_the_same_failure_twice_is_shown_until_a_commit_is_beyond_it() -> None:
     assert finding(lights_of(history, NO_TAIL), "same_failure") is None
 
 
-def test_capacity_that_is_taken_again_and_again_is_no_failure() -> None:
+def test_capacity_that_is_taken_again_and_again_is_not_a_failure() -> None:
     history = training().end("preempted", last_step=3).open().place().restore()
     history.end("preempted", last_step=3)
     assert finding(lights_of(history, NO_TAIL), "same_failure") is None

@@ -56,7 +56,7 @@ def test_an_hour_without_a_holder_is_one_alert_and_a_holder_ends_it(
     assert len(read_alerts(tracks, ledger, ended=True).lines) == 1
 
 
-def test_midnight_begins_no_hour_anew_and_a_pause_of_the_daemon_does(
+def test_midnight_begins_no_hour_again_and_a_pause_of_the_daemon_does(
     store: FakeObjectStore, tracks: Tracks, ledger: Ledger, clock: FakeClock
 ) -> None:
     clock.at = clock.at.replace(hour=23, minute=20)

@@ -114,7 +114,7 @@ def test_exporting_again_sends_nothing(target: Target, story: Story, tracks: Tra
     assert target.read("loss") == losses(range(1, 41))
 
 
-def test_a_run_without_a_commit_has_nothing_to_show_and_is_no_error(
+def test_a_run_without_a_commit_has_nothing_to_show_and_is_not_an_error(
     target: Target, story: Story, tracks: Tracks
 ) -> None:
     story.refused()
@@ -429,7 +429,9 @@ def test_what_was_logged_reaches_tensorboard_once_with_its_step(
     assert data["image"] in by_tag["x/image"]
 
 
-def test_numbers_that_are_none_and_too_large_ones_reach_tensorboard_as_they_are_shown() -> None:
+def test_numbers_that_are_not_valid_and_too_large_ones_reach_tensorboard_as_they_are_shown() -> (
+    None
+):
     values = {"nan": math.nan, "inf": math.inf, "large": 1e300, "small": -1e300, "ü/x y": 1.0}
     body = tensorboard._scalars(Row(step=300, attempt_id=1, at=2.5, values=values))
     event = event_class().FromString(body)

@@ -153,7 +153,7 @@ def test_two_watchers_and_a_lost_reply_leave_one_alert(
     assert kinds.count(Kind.ALERT) == 1
 
 
-def test_a_watcher_that_begins_anew_raises_nothing_twice_and_ends_what_another_began(
+def test_a_watcher_that_begins_again_raises_nothing_twice_and_ends_what_another_began(
     gang: Gang, look: Look, tracks: Tracks, ledger: Ledger
 ) -> None:
     gang.train(60, factor=2.0)

@@ -79,7 +79,7 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndProblem:
-    """What whoever closes an attempt met or decided itself, in words and as evidence."""
+    """What the one who closes an attempt met or decided itself, in words and as evidence."""
 
     message: str = ""
     conditions: tuple[Condition, ...] = ()

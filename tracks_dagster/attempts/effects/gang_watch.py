@@ -2,7 +2,7 @@
 
 A supervisor looks every second. Where Dagster's slots are few its run lets go once the gang is started,
 and the sensor `watch_attempts` looks at each tick. What a watch remembers from one look to the next is
-no record: after a restart it counts from zero, as a new supervisor does.
+not a record: after a restart it counts from zero, as a new supervisor does.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ def describe_running(
     """Add what the run's own records and journal say: how long it still takes, what a move loses.
 
     past: of runs of this home's store, for one that has no steps yet. A run of which nobody can tell
-    that has its devices all the same, and is never moved.
+    that has its devices anyway, and is never moved.
     """
     try:
         return _described(pool, past, now, holder, running)

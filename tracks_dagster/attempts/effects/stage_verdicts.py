@@ -1,7 +1,7 @@
 """Judges runs of stages whose success alone shows nothing: a canary whose loss stays flat, a kitchen
 sink that did not read all of its data, a run that became another one on its way.
 
-The verdict is a record of the run, so it is the same whoever asks for it later.
+The verdict is a record of the run, so it is the same for all who ask for it later.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def collect_checkpoints(
     """Supersede and delete what the rule of RUN, or of every run, keeps no longer.
 
     The newest checkpoint is read in full first: until it is known to be good, nothing is deleted. Exit
-    with 1 when one is corrupt, or a run could not be looked at; the others are collected all the same.
+    with 1 when one is corrupt, or a run could not be looked at; the others are collected anyway.
     """
     tracks, reader = _open(dry_run)
 

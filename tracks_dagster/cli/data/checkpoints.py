@@ -50,7 +50,7 @@ from tracks_dagster.track.states.protection import RESUMES, pins_of
 from tracks_dagster.track.states.run_state import CheckpointState
 from tracks_dagster.track.states.stop_cause import (
     StopCause,
-    check_is_no_cut_off,
+    check_not_cut_off,
     describe_stop,
     stop_cause,
 )
@@ -278,7 +278,7 @@ def export_command(
     tracks = open_tracks_to_read(settings)
     state, checkpoint = named_checkpoint(tracks, target, attempt)
     if not may_be_cut_off:
-        check_is_no_cut_off(state, checkpoint.ref, f"export {target}")
+        check_not_cut_off(state, checkpoint.ref, f"export {target}")
     stopped = describe_stop(state, checkpoint.ref)
     if bundle is not None and path is None:
         ledger = open_ledger_to_read(settings)

@@ -276,7 +276,7 @@ class RunFollower:
             )
         except InvalidInput as error:  # no open attempt: there is nothing that could be saved
             self._view.event(str(error))
-        except LedgerError as error:  # the record is written; whoever projects next takes it in
+        except LedgerError as error:  # the record is written; anyone who projects next takes it in
             self._view.event(str(error))
         self._drained_at = time.monotonic()
 

@@ -184,7 +184,7 @@ def _write_project(given: _Given, *, is_asking: bool, as_json: bool) -> None:
 
 
 def _check_free(folder: Path) -> None:
-    """Raise InvalidInput where the folder is none, or has a tracks.yaml."""
+    """Raise InvalidInput where it is not a folder, or has a tracks.yaml."""
     path = folder / FILE
     if _is_there(path):
         raise InvalidInput(

@@ -79,7 +79,7 @@ def projects_command() -> None:
 def add_command(source: str, stored: bool, why: str | None, by: str, as_json: bool) -> None:
     """Add the project of DIR, whose tracks.yaml may have a schedule, and store this version of it.
 
-    Whoever has the store knows it then: its schedule, the launchpad, pods. In this home the project is
+    Who has the store knows it then: its schedule, the launchpad, pods. In this home the project is
     the folder as it is whenever a run is declared, unless you say --stored.
 
     GIT is git+https://HOST/PATH@REF or git+file:///PATH@REF, with #subdirectory=FOLDER: it is fetched

@@ -70,7 +70,7 @@ def _files(settings: Settings, places: Sequence[str]) -> list[Path]:
 
 
 def _home(settings: Settings) -> Finding:
-    """Say where other users may read the home: it is ready all the same, so nothing is missing."""
+    """Say where other users may read the home: it is ready anyway, so nothing is missing."""
     problem = how_open(settings.home)
     if problem is not None:
         return Finding(check="home", health=Health.UNKNOWN, words=problem)

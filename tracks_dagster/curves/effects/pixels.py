@@ -1,7 +1,7 @@
 """Points of a curve as arrays, and fewer of them: what a picture of so many pixels shows.
 
-Each pixel keeps its smallest and its largest value, so that no spike is lost, and of values that are no
-finite number the first. Doing so twice, part by part and then all of it, comes to the same.
+Each pixel keeps its smallest and its largest value, so that no spike is lost, and the first of
+those that are not finite. Doing so twice, part by part and then all of it, comes to the same.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def _check_apart(source: str, *ours: str) -> None:
 def _check_name(tracks: Tracks, datasets: Datasets, dataset: str) -> None:
     if not DATASET_NAME.fullmatch(dataset):
         raise InvalidInput(
-            f"{dataset!r} can be no dataset's name; use 1 to 40 of a-z, 0-9 and '-' between them."
+            f"{dataset!r} cannot be a dataset's name; use 1 to 40 of a-z, 0-9 and '-' between them."
         )
     try:
         shipped = datasets.describe(dataset)

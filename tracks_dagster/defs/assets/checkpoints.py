@@ -1,6 +1,6 @@
 """The checkpoints asset shows what the tracks have committed; a schedule keeps the store tidy.
 
-Nothing computes it: rank 0 commits a checkpoint in the track of its run, and whoever supervises the
+Nothing computes it: rank 0 commits a checkpoint in the track of its run, and the one who supervises the
 attempt reports it to Dagster. Its partitions are registered as checkpoints appear. Every 15 minutes
 checkpoints are verified, superseded and deleted.
 """

@@ -92,7 +92,7 @@ def recorded_process(
 
 
 def runs_in_own_process(instance: DagsterInstance, run: DagsterRun) -> bool:
-    """Whether no launcher was asked for this run: whoever asks one leaves an event first.
+    """Whether no launcher was asked for this run: anyone who asks one leaves an event first.
 
     A command executes such a run itself, as `dagster asset materialize` does. A launcher that is asked
     for its health finds no worker of its own, and Dagster's monitoring would write a failure into a run

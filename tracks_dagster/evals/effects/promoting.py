@@ -45,7 +45,7 @@ from tracks_dagster.track.roles import (
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.evals import final_checkpoint, promotion_is_due
 from tracks_dagster.track.states.run_state import RunState, stored_code_sha256, trainer_of
-from tracks_dagster.track.states.stop_cause import check_is_no_cut_off
+from tracks_dagster.track.states.stop_cause import check_not_cut_off
 from tracks_dagster.track.states.study_state import StudyState, Trial
 from tracks_dagster.track.states.validity import why_invalid
 from tracks_dagster.track.text.units import counted
@@ -290,7 +290,7 @@ def promote(
             return None
         if not may_be_cut_off:
             doing = f"promote step {checkpoint.step} of {state.run_id} to {alias!r}"
-            check_is_no_cut_off(state, checkpoint, doing)
+            check_not_cut_off(state, checkpoint, doing)
         decided = _by_person(world, state, checkpoint, alias=alias.strip(), by=by, why=why.strip())
         return tracks.draft(Kind.PROMOTION_DECIDED, decided)
 

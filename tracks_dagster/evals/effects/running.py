@@ -489,7 +489,9 @@ def _completed(
     artifacts = tuple(from_json(Artifact, each) for each in result.get("artifacts", ()))
     outside = [each.name for each in artifacts if not evals.is_artifact_name(each.name)]
     if outside:
-        raise ValueError(f"it names a file {outside[0][:SHOWN_CHARACTERS_MAX]!r}, which is none")
+        raise ValueError(
+            f"it names a file {outside[0][:SHOWN_CHARACTERS_MAX]!r}, which is not an artifact's name"
+        )
     if not result["environment_sha256"]:
         raise ValueError("it does not say in which environment it was measured")
     return EvalEnded(

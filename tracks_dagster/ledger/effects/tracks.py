@@ -1,4 +1,4 @@
-"""Every track of one store, and the rule that whoever appends also projects.
+"""Every track of one store, and the rule that anyone who appends also projects.
 
 An appended record counts, whatever becomes of the ledger: a failure to project it is a warning, not the
 append's failure.
@@ -143,7 +143,7 @@ class Tracks:
         """Append a decision that was made on `state`; return the state with it at its head.
 
         None, with nothing written, when another record came first: then read and decide again.
-        It is not projected: whoever appends several in a row projects once, after the last. Raises
+        It is not projected: anyone who appends several in a row projects once, after the last. Raises
         InvalidDecision when `state` does not allow it, and RecordTooLarge.
         """
         name = run_track(state.run_id)
@@ -253,7 +253,7 @@ class Tracks:
     ) -> Record | None:
         """Append what `choose` makes of what was imported of a history; None when there is nothing.
 
-        Not projected: whoever imports appends many in a row.
+        Not projected: anyone who imports appends many in a row.
         """
         track = self._track(history_track(name))
         return track.decide(lambda records: choose(_whole(history_state.fold, track.name, records)))

@@ -137,7 +137,7 @@ NODE_AS_A_WHOLE: Absence[Strike | Quarantine] = Absence(
     "node_as_a_whole", "it is of the node as a whole", lambda each: each.body.device is None
 )
 NO_REPORT: Absence[Certificate] = Absence(
-    "no_report", "whoever certified it left none", lambda c: c.body.report_sha256 is None
+    "no_report", "the one who certified it left none", lambda c: c.body.report_sha256 is None
 )
 NOT_RELEASED: Absence[Quarantine | SourceQuarantine] = Absence(
     "not_released", "nobody has released it", lambda q: q.release is None

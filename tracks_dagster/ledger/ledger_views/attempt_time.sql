@@ -112,7 +112,7 @@ reported as (
         on c.run_id = k.run_id and c.attempt_id = k.attempt_id and c.place = 1
 ),
 -- its place among the attempts of its run, the newest first: of a frame that only grows, a database takes
--- the minimum in one pass, of one that shrinks Postgres takes it anew at every row. Window functions keep
+-- the minimum in one pass, of one that shrinks Postgres computes it again at every row. Window functions keep
 -- a database from copying what is above into every column that is below
 ordered as (
     select

@@ -107,8 +107,8 @@ def read_to_add(folder: Path) -> Project:
 
 
 def check_free(home: Path, name: str, folder: Path) -> None:
-    """Raise InvalidInput where another folder of a home has that name, SettingsError for what is no
-    link."""
+    """Raise InvalidInput where another folder of a home has that name, SettingsError for what is not
+    a link."""
     link = home / FOLDER / name
     if not os.path.lexists(link) or version_of(link) is not None:
         return

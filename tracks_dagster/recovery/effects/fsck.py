@@ -258,7 +258,7 @@ def check_archive(archive: Archive) -> Iterator[Finding]:
 
 
 def no_store(error: StoreUnsuitable) -> Finding:
-    """Return what is wrong where the objects of an archive are no store that this version reads."""
+    """Return what is wrong where the objects of an archive are not a store that this version reads."""
     return Finding(
         kind=FindingKind.ARCHIVE_UNREADABLE,
         where=f"{STORE}format.json",

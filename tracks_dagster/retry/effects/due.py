@@ -1,7 +1,7 @@
 """The training runs that a tick has to look at, by the ledger: most need no look.
 
 What the ledger names is then read from the tracks, so a stale row costs a look and decides nothing.
-Whoever looks brings the row up to date; `revisit` does for all other runs.
+Anyone who looks brings the row up to date; `revisit` does for all other runs.
 """
 
 from __future__ import annotations

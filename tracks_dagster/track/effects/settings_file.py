@@ -39,7 +39,7 @@ Loc = tuple[str | int, ...]  # the way to a value: keys, and 0-based places in l
 
 _INT = re.compile(r"[-+]?\d+")
 _FLOAT = re.compile(r"[-+]?(?:\d*\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)")
-_DIGITS_MAX = 18  # longer ones are no number that anybody meant
+_DIGITS_MAX = 18  # nobody meant a longer number
 _FLOAT_SIGNS_MAX = 24  # as Python writes the longest: -1.2345678901234567e-300
 _WORDS: Mapping[str, Json] = {"": None, "~": None, "null": None, "true": True, "false": False}
 
@@ -161,7 +161,7 @@ def open_settings(path: Path, what: str, *, list_key: str = "") -> SettingsFile:
         raise SettingsError(f"{path} cannot be read ({error.strerror}).") from error
     if len(data) > FILE_BYTES_MAX:
         raise SettingsError(
-            f"{path} has more than {FILE_BYTES_MAX // 1024} KiB; it is no such file."
+            f"{path} has more than {FILE_BYTES_MAX // 1024} KiB; it is not such a file."
         )
     try:
         text = data.decode("utf-8-sig")

@@ -183,7 +183,7 @@ def is_files_manifest(data: bytes) -> bool:
 
 
 def parse_files_manifest(data: bytes) -> FilesManifest:
-    """Return the manifest; raises DataRejected for one that is none, or leads out of its folder."""
+    """Return the manifest; raises DataRejected for other data, or where it leads out of its folder."""
     try:
         value: Json = parse_json(data, bytes_max=SNAPSHOT_BYTES_MAX)
         if value["format"] != FILES_FORMAT or value["kind"] != FILES:

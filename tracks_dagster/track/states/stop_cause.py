@@ -50,7 +50,7 @@ def stop_cause(state: RunState, ref: CheckpointRef) -> StopCause:
     return cause if ref.step >= (last.ended.last_step or 0) else StopCause.TRAINED_ON
 
 
-def check_is_no_cut_off(state: RunState, ref: CheckpointRef, doing: str) -> None:
+def check_not_cut_off(state: RunState, ref: CheckpointRef, doing: str) -> None:
     """Raise InvalidInput where training was cut off at a checkpoint: to hand it on takes --cut-off.
 
     doing: as in "promote step 40".

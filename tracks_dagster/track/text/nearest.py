@@ -61,7 +61,7 @@ def instead(given: str, known: Iterable[str], listed: str) -> str:
 
 
 def unknown(what: str, given: str, valid: Sequence[str]) -> str:
-    """Say that `given` is no such thing, what it may have meant, and what there is."""
+    """Say that `given` is not such a thing, what it may have meant, and what there is."""
     close = get_close_matches(given, valid, n=1)
     listed = (
         f"{'did you mean ' + close[0] + '? There' if close else 'there'} are: {', '.join(valid)}."

@@ -44,8 +44,8 @@ UNSIZED = (
 def follow(a: Attempt, trainer: Trainer) -> str | None:
     """Let the attempt save, watch and stop `trainer`; return the checkpoint to resume from, or None.
 
-    Pass it to `trainer.fit(…, ckpt_path=…)`. Raises CheckpointMismatch where the folder is no
-    checkpoint of this function's, InvalidInput where the Trainer has other ranks than the attempt.
+    Pass it to `trainer.fit(…, ckpt_path=…)`. Raises CheckpointMismatch where the folder is not
+    a checkpoint of this function's, InvalidInput where the Trainer has other ranks than the attempt.
     """
     a.check_roles(accumulation=trainer.accumulate_grad_batches)
     inexact = [READ_AGAIN, VALIDATION, UNSIZED]

@@ -27,7 +27,7 @@ RANK = "tracks_dagster.training.pods.rank"
 def run_ranks(pod: PodEnvironment, *, meet_s_max: float, others_s_max: float) -> Mapping[int, int]:
     """Meet the other pods, run this one's ranks to their ends, and wait for those of the others.
 
-    Returns rank → code of what stood between torchrun and the rank, of those that were no agreed ends
+    Returns rank → code of what stood between torchrun and the rank, of those that were not agreed ends
     (-N for signal N). meet_s_max: for all pods to meet; others_s_max: for the other pods' ranks after
     these. Raises whatever torch raises when they do not meet.
     """

@@ -33,8 +33,8 @@ def lay_out(folder: Path, *, code: bytes | None, key: str | None, files: Mapping
     """Make `folder` with the stored code, its files read-only; nothing where it is there already.
 
     code: of the store's object `key`, an archive or one script. files: name → text, laid over it. All
-    of it or nothing: it is made beside `folder` and renamed. Raises CodeUnusable for what is no
-    archive, and for a name or link in it that leads out of the folder. The archive may come from
+    of it or nothing: it is made beside `folder` and renamed. Raises CodeUnusable for what is not
+    an archive, and for a name or link in it that leads out of the folder. The archive may come from
     anybody: nothing is written through a link, and nothing twice.
     """
     if folder.exists():

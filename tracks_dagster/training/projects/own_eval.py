@@ -216,7 +216,7 @@ def _run(words: Sequence[str], output: Path, what: str) -> object:
 
 
 def read_result(found: object, what: str) -> OwnResult:
-    """Return what an eval measured; raises InvalidInput naming the value that is none.
+    """Return what an eval measured; raises InvalidInput naming the value that is not one.
 
     Every metric is a finite number. what: the eval, in words.
     """

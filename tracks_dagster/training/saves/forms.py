@@ -1,4 +1,4 @@
-"""Tensors that are no plain block of numbers: what they are made of, and made again of it.
+"""Tensors that are not a plain block of numbers: what they are made of, and made again of it.
 
 Sparse ones are indices and values; a wrapper subclass, as of 8-bit optimizers, is what its own
 `__tensor_flatten__` gives. Quantized and nested ones, and those without data, are refused by name.

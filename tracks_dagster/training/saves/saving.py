@@ -130,7 +130,7 @@ class Saver:
         A save that failed is journalled and alerted, and training goes on; only when nothing comes
         after it (SIGTERM, the last step) this waits for the commit and raises CheckpointWriteFailed.
         spent: what the launch had spent by then, for the commit; non_finite: metrics of the step that
-        are no finite number, for it too.
+        are not finite, for it too.
         Raises what `settle` does, of this save or of the one before.
         """
         began = time.monotonic()

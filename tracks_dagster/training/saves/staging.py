@@ -97,7 +97,7 @@ def _pin(memory: torch.Tensor) -> bool:
             pass
     cuda = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     if int(cuda.cudaHostRegister(memory.data_ptr(), len(memory), REGISTER_PORTABLE)) != 0:
-        with suppress(RuntimeError):  # CUDA gives its last error to whoever asks next
+        with suppress(RuntimeError):  # CUDA gives its last error to the one who asks next
             torch.zeros(1, device="cuda")
         return False
     # Before its pages go. Not at the interpreter's end: the driver may be gone by then.

@@ -32,7 +32,7 @@ NOT_INSTALLED = (
     "nvidia-ml-py is not installed: utilisation, power, temperature and Xids are unknown; "
     "pip install 'tracks-dagster[gpu]'"
 )
-# Why clocks are below their highest; nvml.h, nvmlClocksEventReasons. Idle clocks are no reason.
+# Why clocks are below their highest; nvml.h, nvmlClocksEventReasons. Idle clocks are not a reason.
 THROTTLES = {
     0x2: "applications_clocks_setting",
     0x4: "sw_power_cap",

@@ -297,7 +297,7 @@ def _lack(
     device: DeviceClass,
     wanted: Mapping[str, str],
 ) -> str:
-    """Return what is nearest to a node of that class, and why it is none."""
+    """Return what is nearest to a node of that class, and why it is not one."""
     labels = ", ".join(f"{key}={value}" for key, value in sorted(wanted.items()))
     label_words = f" with {labels}" if labels else ""
     having = [node for node in labelled if _units(node, device) > 0]

@@ -1,8 +1,8 @@
 """Why a pod does not start, by its scheduler, kubelet or quota. Pure.
 
 From the pod as it is now and from events, both as the API's JSON; no field is required. A wait that
-is meant (a scheduling gate, as Kueue sets one, a suspended Job, an image that is being pulled) is no
-problem. How long a problem may last before it counts is for the caller: schedulers, kubelets and Job
+is meant (a scheduling gate, as Kueue sets one, a suspended Job, an image that is being pulled) is not
+a problem. How long a problem may last before it counts is for the caller: schedulers, kubelets and Job
 controllers try for ever.
 """
 

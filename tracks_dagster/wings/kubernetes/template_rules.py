@@ -98,7 +98,7 @@ def _containers(
 
 
 def _trainer(container: Json, where: str, problems: list[str]) -> Mapping[str, Json]:
-    """Return the container; what should be a list and is none is a problem, and left out."""
+    """Return the container; what should be a list and is not one is a problem, and left out."""
     problems += _refused(container, _CONTAINER, where)
     lists = ("env", "envFrom", "ports", "volumeMounts")
     read = {field: _maps(container.get(field), f"{where}.{field}", problems) for field in lists}

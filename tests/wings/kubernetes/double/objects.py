@@ -1,6 +1,6 @@
 """The objects of the double: what etcd is to an API server.
 
-Objects are values: a change replaces one by an edited copy, so that whoever read it before keeps
+Objects are values: a change replaces one by an edited copy, so that anyone who read it before keeps
 what it read. Every change has a resource version, one more than the change before. Copies share the
 spec of a pod: an edit that changes it puts a new one in its place.
 """

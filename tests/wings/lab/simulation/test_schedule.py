@@ -34,7 +34,7 @@ def in_line(
     usage: Usage,
     now_s: float,
 ) -> Plan:
-    """Rules of these tests: whoever waited longest starts first, and nobody passes."""
+    """Rules of these tests: the one who waited longest starts first, and nobody passes."""
     taken = {name for each in running for name in each.devices}
     free = [each.name for each in devices if each.name not in taken and each.out is None]
     starts, waits = [], []

@@ -1,4 +1,4 @@
-"""Traces of spot capacity: what they mean, and what is said about a file that is none."""
+"""Traces of spot capacity: what they mean, and what is said about a file that is not one."""
 
 from __future__ import annotations
 

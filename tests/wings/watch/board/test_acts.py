@@ -328,7 +328,7 @@ def test_without_write_the_table_has_the_commands_alone(home: Home) -> None:
         ("stop", {"why": WHY}, "is nothing to do"),
     ],
 )
-def test_what_is_no_view_is_explained_and_not_saved(
+def test_what_is_not_a_view_is_explained_and_not_saved(
     act: str, given: dict[str, str], words: str, home: Home
 ) -> None:
     reply = of_views(home.visitor(WRITES), act, **given)

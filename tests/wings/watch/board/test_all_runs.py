@@ -78,7 +78,7 @@ def test_groups_have_means_with_spread_and_lead_to_their_runs() -> None:
     assert asks(first.address) == {"where": 'r- lr="0.1"'}
     assert second.cells == ("",)
     assert "0.1" in render_part("runs.html", found)
-    for by in ("lr", "config.lr"):  # its own key is no column of a group
+    for by in ("lr", "config.lr"):  # its own key is not a column of a group
         shown = groups_view(RUNS, COLUMNS, {"group": by}).titles
         assert [each.name for each in shown] == ["seed", "last loss"]
 

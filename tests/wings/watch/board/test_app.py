@@ -401,7 +401,7 @@ def test_a_run_whose_ranks_are_not_together_yet_does_not_train(tmp_path: Path) -
     assert re.findall(r'scope="rowgroup">([^<]*) <', visitor.get("/").text) == ["Starting"]
 
 
-def test_a_store_that_is_away_is_no_live_page(tmp_path: Path) -> None:
+def test_a_store_that_is_away_is_not_a_live_page(tmp_path: Path) -> None:
     settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
     app = build(settings)
     History("one").declare().open().write_to(app.store)

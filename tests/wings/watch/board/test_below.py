@@ -102,6 +102,6 @@ def test_a_prefix_is_a_path(text: str, prefix: str) -> None:
         *("/runs", "/lab/compare"),
     ],
 )
-def test_what_is_no_prefix_is_refused_with_one_that_is(text: str) -> None:
+def test_what_is_not_a_prefix_is_refused_with_one_that_is(text: str) -> None:
     with pytest.raises(InvalidInput, match="/tracks"):
         check_prefix(text)

@@ -30,7 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
-def test_a_value_is_made_anew_when_it_is_old(clock: Clock) -> None:
+def test_a_value_is_made_again_when_it_is_old(clock: Clock) -> None:
     made = iter(range(9))
     values: Fresh[int] = Fresh(for_s=2.0, entries_max=9)
     assert [values.get("a", lambda: next(made)) for _ in range(3)] == [0, 0, 0]

@@ -95,13 +95,13 @@ def test_a_spike_among_more_steps_than_columns_is_not_lost() -> None:
     assert boxes(drawn(values), "h4")
 
 
-def test_no_value_is_no_calm_value() -> None:
+def test_no_value_is_not_a_calm_value() -> None:
     values = gang(8)
     values[6] = values[6][:20]  # its newest half is not known
     assert boxes(drawn(values), "none") == ["84"]
 
 
-def test_values_that_are_no_numbers_are_left_out() -> None:
+def test_values_that_are_not_numbers_are_left_out() -> None:
     values = {0: [(5, 0.1), (10, float("nan"))], 1: [(5, float("inf")), (10, 0.1)]}
     assert "nan" not in drawn(values).svg
 

@@ -68,7 +68,7 @@ class PackedCode:
         if self.keys:
             found.append(
                 f"Not stored with the code, being called like keys: {_listed(self.keys)}. Give secrets "
-                "to the trainer by its environment; call otherwise what is none."
+                "to the trainer by its environment; give another name to what is not one."
             )
         if self.suspects:
             found.append(

@@ -155,7 +155,7 @@ def load_as_text(
 ) -> None:
     """Create the table `source`: the columns `wanted` as text, and `row` from 1 on.
 
-    Raises InvalidInput for a file that is no such table, lacks a column or has no row.
+    Raises InvalidInput for a file that is not such a table, lacks a column or has no row.
     """
     if not os.access(path, os.F_OK) or not path.is_file():
         raise InvalidInput(f"There is no file {path}; name a CSV or Parquet file.")

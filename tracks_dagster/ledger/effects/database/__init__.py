@@ -44,7 +44,7 @@ def open_ledger(
 
 
 def open_ledger_to_read(url: str) -> SqlLedger:
-    """Return the ledger at `url`, a file or database that exists, for whoever only reads.
+    """Return the ledger at `url`, a file or database that exists, for anyone who only reads.
 
     Nothing is created or brought up to date. Raises LedgerError when it cannot be read as it is.
     """

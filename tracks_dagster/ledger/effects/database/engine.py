@@ -63,7 +63,7 @@ _OF_THE_SERVER = {
 def make_engine(
     url: str | URL, *, keep_connection: bool = False, only_reads: bool = False
 ) -> Engine:
-    """Return an engine for `url`, without connecting; raises SettingsError for what is none.
+    """Return an engine for `url`, without connecting; raises SettingsError for what is not one.
 
     keep_connection: one connection at a time stays open, until the engine is disposed of.
     only_reads: nothing is set in a SQLite file, which may lie where nothing can be written.
@@ -243,7 +243,7 @@ def _limit_postgres(connection: Connection, *, write: bool) -> None:
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{READ_S_MAX}s'")
 
 
-# --- SQLite's file, for whoever only reads --------------------------------------------------------
+# --- SQLite's file, for anyone who only reads --------------------------------------------------------
 #
 # A file in WAL mode is read with the help of two files beside it, which SQLite makes and removes. On a
 # read-only mount, or as another user, it cannot, and refuses. What is done then depends on what is

@@ -75,7 +75,7 @@ class SqlLedger:
         """
         with transaction(self._engine, f"project {track} into", write=True) as connection:
             check_version(connection)
-            # First the cursor: whoever loses the race waits on its row, then sees that it moved.
+            # First the cursor: anyone who loses the race waits on its row, then sees that it moved.
             if not _moved(connection, track, expected, advanced):
                 return False
             for owned in (

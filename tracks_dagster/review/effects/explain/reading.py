@@ -196,6 +196,6 @@ def pick_failed(ledger: Ledger, *, now: datetime, last_s: float, seed: int) -> P
 
 
 def _sql(path: Path) -> str:
-    """Return a statement with the reasons that are no failure in their places."""
+    """Return a statement with the reasons that are not a failure in their places."""
     names = ", ".join(f":meant_{index}" for index in range(len(AS_MEANT)))
     return path.read_text(encoding="utf-8").replace(":meant", names)

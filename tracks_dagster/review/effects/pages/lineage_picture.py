@@ -77,7 +77,7 @@ def lineage_picture(
 
 
 def _describe(state: RunState, history: Sequence[Stretch]) -> str:
-    """Return the picture in words, for whoever does not see it."""
+    """Return the picture in words, for anyone who does not see it."""
     resumed = [
         f"attempt {a.attempt_id} from step {a.resumed_step}"
         for a in state.attempts

@@ -9,7 +9,7 @@ ASKING = ("mako.exceptions", "structlog.dev")  # they load it where it is, and w
 
 
 def import_plain() -> None:
-    """Import those that ask as if there was no colouring. Whoever imports it later still gets it."""
+    """Import those that ask as if there was no colouring. Anyone who imports it later still gets it."""
     hidden = [name for name in COLOURING if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: not to be found
     try:

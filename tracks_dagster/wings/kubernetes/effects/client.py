@@ -31,7 +31,7 @@ STREAM_READ_S_MAX = 600.0
 CONNECTIONS_MAX = 64  # kept open for the threads of one process
 WORDS_CHARACTERS_MAX = 2000  # of what the API server answers
 
-ANSWER_CHARACTERS_MAX = 80  # of an answer that is none, in words
+ANSWER_CHARACTERS_MAX = 80  # of an answer that is not one, in words
 CLIENT_ERRORS = (ApiException, urllib3.exceptions.HTTPError, ConfigException, OSError)
 _DENIED = re.compile(
     r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]*)" '

@@ -106,7 +106,7 @@ def _name(item: Mapping[str, Json]) -> Iterator[str]:
 
 
 def _items(settings: Mapping[str, Json], *path: str) -> list[tuple[Loc, Mapping[str, Json]]]:
-    """Return the mappings of a list and where they are; what is none is refused by its model."""
+    """Return the mappings of a list and where they are; what is not one is refused by its model."""
     found: Json = settings
     for key in path:
         found = mapping(found).get(key)

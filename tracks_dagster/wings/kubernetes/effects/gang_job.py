@@ -167,7 +167,7 @@ class GangJob:
             self._found(is_ended=False)
 
     def mark(self, job: Object) -> None:
-        """Store that this gang was started, and how; once, by whoever comes first."""
+        """Store that this gang was started, and how; once, by the one who comes first."""
         variables = variables_of(job)
         started = Started(
             kind=str(job.get("kind") or self._configured),

@@ -1,7 +1,7 @@
 """Single requests to an API server, as plain JSON: bounded tries, and errors in words.
 
 A server that restarts, is overloaded or cannot be reached is asked again for a few seconds; what it
-refuses is not. One that has let a request time out is left alone for SILENT_S: whoever asks meanwhile
+refuses is not. One that has let a request time out is left alone for SILENT_S: who asks meanwhile
 gets the error at once, so that of all that a sensor's tick wants to know only one request waits.
 Nothing here knows what a gang is. Watches and logs have their own way (`pod_watch`).
 """

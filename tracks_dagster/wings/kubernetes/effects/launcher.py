@@ -1,6 +1,6 @@
 """Gangs on a Kubernetes cluster: an Indexed Job (or JobSet) for each attempt, and a headless Service.
 
-Whoever starts a gang need not live on: the Job's name is derived from run and attempt, so that a second
+Who starts a gang need not live on: the Job's name is derived from run and attempt, so that a second
 start meets the first one's, and a mark in the store outlives the Job. Pods put their reports into
 the store; what happens to them is watched and stored as it happens (`pod_watch`).
 

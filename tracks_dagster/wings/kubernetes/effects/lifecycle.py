@@ -1,7 +1,7 @@
 """Starts a gang, and ends its pods: with time to save, or at once and seen gone.
 
 To start: the Service comes first, so that the names of the pods are known before the pods look for each
-other; then the Job. What is there already is adopted or refused. Whoever dies between two steps leaves
+other; then the Job. What is there already is adopted or refused. Who dies between two steps leaves
 what the next start, or the sweeper, takes up.
 
 To end: a pod goes when its kubelet says that its processes are gone. Nothing is forced here: a forced

@@ -107,7 +107,7 @@ class RunWorkerWatch:
                 break
             changed = mapping(event.get("object"))
             if event.get("type") == "ERROR":
-                return _listed_anew(changed)
+                return _listed_again(changed)
             version = text(mapping(changed.get("metadata")).get("resourceVersion")) or version
             if event.get("type") != "BOOKMARK":
                 self._take(changed)
@@ -139,7 +139,7 @@ class RunWorkerWatch:
             )
 
 
-def _listed_anew(status: Mapping[str, Json]) -> str:
+def _listed_again(status: Mapping[str, Json]) -> str:
     """Return that there is no version to go on from; raise what is more than an old one (410)."""
     if status.get("code") != HTTPStatus.GONE:
         raise GangError(f"The API server ends the watch: {text(status.get('message'))}")

@@ -30,7 +30,9 @@ from tracks_dagster.wings.lab.conformance.seen import (
 WORDS_CHARACTERS_MAX = 160  # of what a trainer said, in a finding
 SHIFT_STEPS = 3  # in a row that must be alike before batches count as those of another step
 FOLDER = "folder"  # begins the names of files in `contents`
-ANEW_MIN = 3  # iterators over a loader, of one batch each, before they count as made in the loop
+MADE_AGAIN_MIN = (
+    3  # iterators over a loader, of one batch each, before they count as made in the loop
+)
 
 # In the words of an attempt whose script is behind the checkpoint that it resumed from.
 _BEHIND = re.compile(
@@ -132,10 +134,10 @@ def _loaders(attempt: AttemptSeen) -> Iterator[Named]:
     """Yield a loader of which each iterator gave one batch; beside one that is gone through it may be
     for a look at the validation data, unless the same first batch was trained on again and again."""
     loaders = attempt.ranks[0].loaders if attempt.ranks else ()
-    is_anew = all(each.made == each.given for each in loaders)
+    is_made_again = all(each.made == each.given for each in loaders)
     for each in loaders:
-        is_stuck = each.made == each.given and each.trained_again >= ANEW_MIN - 1
-        if (is_anew or is_stuck) and each.made >= ANEW_MIN and each.length != 1:
+        is_stuck = each.made == each.given and each.trained_again >= MADE_AGAIN_MIN - 1
+        if (is_made_again or is_stuck) and each.made >= MADE_AGAIN_MIN and each.length != 1:
             yield (
                 "loader_made_anew",
                 f"{each.made} iterators over a loader of {each.length or 'many'} batches gave "

@@ -170,7 +170,7 @@ def outcome_json(outcome: Outcome) -> dict[str, Json]:
 
 
 def best_kept_s(scenario: Scenario) -> float:
-    """Return the time kept by whoever knows each interruption: it saves once, right before each.
+    """Return the time kept by anyone who knows each interruption: it saves once, right before each.
 
     Of `u` seconds of capacity it keeps u − restart − save, in whole steps, and nothing where that is
     less than a step; the last, which nothing ends before the horizon, needs no save. Worlds whose

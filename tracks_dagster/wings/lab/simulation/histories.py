@@ -51,7 +51,7 @@ LLAMA3_CAUSES: Mapping[str, tuple[int, TerminationReason]] = {
 LLAMA3_INTERRUPTIONS = sum(count for count, _ in LLAMA3_CAUSES.values())  # 419
 LLAMA3_MEAN_TIME_S = LLAMA3_DAYS * 86_400.0 / LLAMA3_INTERRUPTIONS  # 11 135 s, about 3 h
 LLAMA3_STEP_S = 5.0  # not published; only what is cut off inside a step depends on it
-# Not published: until whoever is on call answers a refusal. There are about six in the 54 days, so each
+# Not published: until who is on call answers a refusal. There are about six in the 54 days, so each
 # quarter of an hour more takes 0.1 % of them; with a save of 30 s, half an hour ends at 0.900.
 LLAMA3_PERSON_AFTER_S = 900.0
 # The gang tells which node failed first for faults of a node, not for those of all nodes at once.

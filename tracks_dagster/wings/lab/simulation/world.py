@@ -140,7 +140,7 @@ class Defect:
 
 
 class InterruptedWorld:
-    """Interruptions at fixed times, the same for whoever runs, and defects of the run.
+    """Interruptions at fixed times, the same for anyone who runs, and defects of the run.
 
     first_up_s: from when on there is capacity. A gang that is between two attempts when an
     interruption comes does not notice it. nodes: preferred first; None: each launch has a node of its

@@ -81,7 +81,7 @@ def daemon_of(heartbeat: Heartbeat | None, now: datetime) -> Daemon:
 class Gangs:
     """Asks the launchers for gangs within a bounded time: a lost cluster must not delay the answer.
 
-    An error may be of one gang alone, so the next is asked for all the same. A launcher whose errors
+    An error may be of one gang alone, so the next is asked for anyway. A launcher whose errors
     took `ANSWERS_S_MAX` is not asked again. This machine's launcher is asked for all it knows, which
     only reads; any other one for a glance, because observing a gang there starts to store its events.
     """

@@ -379,7 +379,7 @@ def propose(
 ) -> Plan:
     """Return in which order those of `lines` that are due start, where, and when that can be expected.
 
-    others: were not named, and keep what they have of this machine all the same.
+    others: were not named, and keep what they have of this machine anyway.
     """
     mine = [line for line in lines if line.launcher == LOCAL]
     theirs = [line for line in others if line.launcher == LOCAL]

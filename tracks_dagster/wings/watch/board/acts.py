@@ -136,7 +136,7 @@ def _mute(state: RunState) -> Act:
     choices = tuple(dict.fromkeys(known))
     return Act(
         name="mute",
-        what="Send nobody the alerts of a rule for a while; they are recorded all the same.",
+        what="Send nobody the alerts of a rule for a while; they are recorded anyway.",
         fields=(
             Field(name="rule", label="rule", choices=choices),
             Field(name=FOR, label="for", value="2h"),

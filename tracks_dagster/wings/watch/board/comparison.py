@@ -77,7 +77,7 @@ class ComparedGroup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColouredRun:
     """A run and the classes of its line. seat: its number on the page; without: this page without it,
-    "" where that is none; band: the number of the runs that differ from it only in the seed; called:
+    "" where there is none; band: the number of the runs that differ from it only in the seed; called:
     its name for people, else its id; has_code: whether its code is stored."""
 
     run_id: str

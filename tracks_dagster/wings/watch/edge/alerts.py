@@ -117,7 +117,7 @@ def history(run_id: str | None, rule: str | None, last: str, as_json: bool) -> N
 @_run_option
 @deciding_options
 def mute_rule(rule: str, for_: str, run_id: str | None, why: str, by: str, as_json: bool) -> None:
-    """Send nobody the alerts of RULE (or of "*": all) for a while; they are recorded all the same."""
+    """Send nobody the alerts of RULE (or of "*": all) for a while; they are recorded anyway."""
     check_words({"why": why, "by": by})
     try:
         for_s = units.duration_s(for_)

@@ -1,7 +1,7 @@
 """Send a run's kept steps to a tracker, from where the last export of it ended.
 
 How far that was the tracker itself keeps, beside what it was sent: so exporting again changes nothing,
-whoever does it from whichever machine, and a tracker that was emptied is filled again.
+from whichever machine it is done, and a tracker that was emptied is filled again.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each way returns what went wrong in words, or None when the message was taken. It takes a bounded time,
 whatever the other side does: one that hangs, sends a byte now and then or looks its name up for ever is
 left behind in a thread of its own. A webhook's redirect is not followed: it would hand the message to
-whoever the other side names. No problem holds the address: it may hold a token.
+the one that the other side names. No problem holds the address: it may hold a token.
 """
 
 from __future__ import annotations

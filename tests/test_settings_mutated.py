@@ -38,7 +38,7 @@ environment: {torch: 2, cuda: any, nccl: exact}
 other_pools: {spot: on-demand}
 submission: {required_fields: [owner, on_call], required_parameters: {any: [lr], sweep: [warmup]}}
 scheduling: {order: fair, classes: {nightly: {priority: 5, queue: 8h}}, teams: {nlp: {devices: 4}}}
-tracking: {required_artifacts: [checkpoint, logs]}
+tracking: {required_artifacts: [checkpoint, logs], media_items: 9, media_size: 1GiB}
 monitoring: {required_signals: [loss], notify_stages: [full]}
 cost: {max_cost: 200}
 tuning: {trials: 60, devices_per_team: 4}

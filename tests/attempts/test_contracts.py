@@ -30,7 +30,7 @@ from tracks_dagster.retry.contracts import LIGHT, STRICT, check_raised_cap, cont
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.review.effects.explain.run import explain_attempt, explain_run
 from tracks_dagster.review.explain.text import attempt_text, run_text
-from tracks_dagster.track.bodies import PromotionRule, RetentionRule
+from tracks_dagster.track.bodies import LOGGED_MAX, PromotionRule, RetentionRule
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.states.validity import ARTIFACTS, why_invalid
@@ -229,6 +229,19 @@ def test_what_makes_a_run_valid_is_what_was_asked_when_it_was_declared(
     [row] = ledger.query("select is_valid, invalid_why from training_runs", {})
     assert not row["is_valid"]
     assert row["invalid_why"] == missing
+
+
+def test_what_a_launch_may_log_is_what_the_policy_allowed_when_it_was_declared(
+    data: Story, tracks: Tracks
+) -> None:
+    policy = policy_of("tracking: {media_items: 7, media_size: 3MiB}")
+    assert list(contract_lines(policy.contracts)) == [
+        "tracking.media_items: 7",
+        "tracking.media_size: 3 MiB",
+    ]
+    declared = declare(tracks, REQUEST, policy=policy)
+    assert (declared.media_items, declared.media_size_bytes) == (7, 3 * 1024**2)
+    assert (tracks.run("r-1").declared.media_items, LIGHT.tracking.media_items) == (7, LOGGED_MAX)
 
 
 @pytest.mark.parametrize(

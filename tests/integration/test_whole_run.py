@@ -22,6 +22,8 @@ from dagster import DagsterInstance, ExecuteInProcessResult
 from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.bodies import BEGIN
+from tests.deploy.test_site import Page as SitePage
+from tests.deploy.test_site import build_site, check_loads_nothing, dead_links
 from tests.histories import History
 from tests.integration.homes import COMMAND_S_MAX, Home, losses, new_server_home, outcome
 from tests.ports import free_port
@@ -223,6 +225,24 @@ def test_the_board_beside_the_ui_is_started_by_its_first_visitor(outcomes: Outco
         page = reply.read().decode()
     assert "a02 gpu_oom" in page
     assert f'href="{outcomes.address}/assets/receipts' in page
+
+
+def test_the_site_has_the_pages_of_this_run_as_the_demo_that_its_start_page_leads_to(
+    home: Home, outcomes: Outcomes, tmp_path: Path
+) -> None:
+    """As `./run docs --demo drilled` makes it: the main job's story, without a second one in CI."""
+    assert outcomes.drilled["state"] == "succeeded"
+    site = build_site(tmp_path)
+    shutil.rmtree(site / "demo")  # the page that says that it is not there
+    done = home.call("board", "--export", str(site / "demo"), "drilled")
+    assert done.returncode == 0, done.stderr
+    start = SitePage((site / "index.html").read_text(encoding="utf-8"))
+    assert "demo/index.html" in start.leads_to
+    demo = (site / "demo" / "index.html").read_text(encoding="utf-8")
+    for expected in ("drilled", "preempted", "gpu_oom", "completed"):
+        assert expected in demo
+    assert dead_links(site) == []
+    check_loads_nothing(site / "demo")
 
 
 def test_the_description_of_the_attempts_leads_to_the_failures_alone(browser: Browser) -> None:

@@ -194,7 +194,9 @@ def test_the_ten_sections_are_those_that_the_docs_name() -> None:
     assert len(named) == 10
     assert set(named) == {*sections, "scheduling", "fault_tolerance"}
     keys = {
-        f"`{each.name.removesuffix('_s')}`" for s in fields(Contracts) for each in _keys(s.name)
+        f"`{each.name.removesuffix('_s').removesuffix('_bytes')}`"
+        for s in fields(Contracts)
+        for each in _keys(s.name)
     }
     assert [key for key in keys if key not in page] == []
     example = page.split("A team of four:\n\n")[1].split("\n\nOr")[0]
@@ -285,6 +287,9 @@ def test_the_storm_breaker_can_be_switched_off() -> None:
         ("submission: {required_parameters: {any: [lrr]}}", "did you mean lr?"),
         ("submission: {required_parameters: {swep: [lr]}}", "did you mean sweep?"),
         ("tracking: {required_artifacts: [log]}", "did you mean logs?"),
+        ("tracking: {media_items: 100001}", "A launch can log 100000 things at most"),
+        ("tracking: {media_size: 2TiB}", "A launch can log 1 TiB at most"),
+        ("tracking: {media_size: 1000000}", "is not a size"),
         ("monitoring: {notify_stages: [ful]}", "did you mean full?"),
         ("monitoring: {required_signals: [[loss]]}", "each of the list is one name"),
         ("cost: {max_cost: 0}", "A cap in money is more than 0"),

@@ -14,8 +14,15 @@ import pytest
 import torch
 
 from tests.fakes import FakeObjectStore
+from tracks_dagster.track.bodies import LOGGED_BYTES_MAX, LOGGED_MAX
 from tracks_dagster.track.errors import StoreUnavailable
-from tracks_dagster.track.media import ITEM_BYTES_MAX, Logged, index_bytes, index_of, part_key
+from tracks_dagster.track.media import (
+    ITEM_BYTES_MAX,
+    Logged,
+    index_bytes,
+    index_of,
+    part_key,
+)
 from tracks_dagster.training import media
 from tracks_dagster.training.media import (
     Audio,
@@ -32,13 +39,16 @@ INDEX = "runs/r-1/attempts/1/launch/media.json"
 PNG = media.png(np.zeros((2, 3, 3), np.uint8))
 
 
-def log_of(store: FakeObjectStore, **config: int) -> MediaLog:
-    """Return the log of a launch whose config says that."""
+def log_of(
+    store: FakeObjectStore, items: int = LOGGED_MAX, bytes_max: int = LOGGED_BYTES_MAX
+) -> MediaLog:
+    """Return the log of a launch that may store so many things and bytes."""
     return MediaLog(
         store,
         run_id="r-1",
         index=INDEX,
-        config=config,
+        items_max=items,
+        bytes_max=bytes_max,
         clean=lambda text: text.replace("hunter2", "***"),
     )
 
@@ -48,9 +58,9 @@ def stored(store: FakeObjectStore) -> tuple[tuple[Logged, ...], tuple[str, ...]]
     return index_of(json.loads(store.get(INDEX) or b"null"))
 
 
-def logged(store: FakeObjectStore, *things: Media, **config: int) -> list[bytes]:
+def logged(store: FakeObjectStore, *things: Media, **caps: int) -> list[bytes]:
     """Log these at the steps 1, 2, … and return what is stored of each that was taken."""
-    log = log_of(store, **config)
+    log = log_of(store, **caps)
     for step, each in enumerate(things, 1):
         log.take(step, "x", each)
     log.close()
@@ -160,11 +170,31 @@ def test_what_cannot_be_logged_says_why_and_ends_nothing(
     assert words in capsys.readouterr().err
 
 
-def test_the_caps_of_the_config_end_logging_and_say_so(store: FakeObjectStore) -> None:
-    assert logged(store, *map(Text, "abc"), media_items=2) == [b"a", b"b"]
-    assert "media_items" in stored(store)[1][0]
-    assert logged(store, Text("12345"), Text("123456"), media_bytes=10) == [b"12345"]
-    assert "the launch has 5 left of its config's media_bytes" in stored(store)[1][0]
+def test_a_cap_of_the_policy_ends_logging_and_is_named_once(store: FakeObjectStore) -> None:
+    assert logged(store, *map(Text, "abcd"), items=2) == [b"a", b"b"]
+    assert stored(store)[1] == (
+        "x of step 3: Nothing more of this launch is stored: the policy allows 2 things "
+        "(tracking.media_items, docs/policy.md). Numbers and checkpoints go on.",
+    )
+
+
+def test_what_fits_into_the_bytes_of_the_policy_is_stored_after_what_does_not(
+    store: FakeObjectStore,
+) -> None:
+    things = [
+        Text("12345"),
+        *(Text("123456") for _ in range(30)),
+        Text("123"),
+        Image(b"no picture"),
+    ]
+    assert logged(store, *things, bytes_max=10) == [b"12345", b"123"]
+    of_bytes, other = stored(store)[1]
+    assert of_bytes == (
+        "x of step 2: 6 bytes were not stored: 5 are left of the 10 that the policy allows this "
+        "launch (tracking.media_size, docs/policy.md). What is smaller is still stored; others that do "
+        "not fit are left out without a further word."
+    )
+    assert other.startswith("x of step 33: It was not logged: the bytes of the image")
 
 
 def test_a_store_that_is_slow_holds_up_nothing(

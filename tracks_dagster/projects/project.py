@@ -21,7 +21,6 @@ from tracks_dagster.projects.schedule import Schedule
 from tracks_dagster.track.bodies import EvalRequirement, Program, PromotionRule, SnapshotRef
 from tracks_dagster.track.declared_fields import DEFAULTS
 from tracks_dagster.track.errors import InvalidInput, check_all
-from tracks_dagster.track.media import LOGGED_BYTES_MAX, LOGGED_MAX
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.track.roles import (
     ACCUMULATION,
@@ -140,15 +139,6 @@ OUR_KEYS: Mapping[str, ConfigKey] = {
     ),
     "start_s": ConfigKey(
         default=START_S_MAX, low=1.0, high=1e6, meaning="seconds to start, to restore, for step 1"
-    ),
-    "media_items": ConfigKey(
-        default=LOGGED_MAX,
-        low=0,
-        high=100_000,
-        meaning="of a.log, so many of one launch are stored",
-    ),
-    "media_bytes": ConfigKey(
-        default=LOGGED_BYTES_MAX, low=0, high=2**40, meaning="and so many bytes in all"
     ),
     ALLOCATOR: ConfigKey(
         default="default",

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, fields, replace
 from tracks_dagster.track.bodies import (
     DELETE_AFTER_S_MAX,
     KEEP_MAX,
+    LOGGED_BYTES_MAX,
+    LOGGED_MAX,
     RetentionRule,
 )
 from tracks_dagster.track.errors import InvalidInput
@@ -29,11 +31,12 @@ from tracks_dagster.track.roles import (
     WEIGHT_DECAY,
 )
 from tracks_dagster.track.states.validity import ARTIFACTS
-from tracks_dagster.track.text.units import duration, money
+from tracks_dagster.track.text.units import byte_size, duration, money
 
 ANY_CLASS = "any"
 NOTE, DRAIN, RETRY, STOP = "note", "drain", "retry", "stop"
 AGENT_ACTS = (NOTE, DRAIN, RETRY, STOP)
+MEDIA_ITEMS_MAX, MEDIA_BYTES_MAX = 100_000, 2**40  # a launch's index is read as a whole
 OWNER = "owner"  # in a list of people: the one who declared the run
 
 PARAMETERS = (
@@ -60,9 +63,18 @@ class Submission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracking:
-    """required_artifacts: of ARTIFACTS, without which a run does not count as valid."""
+    """required_artifacts: of ARTIFACTS, without which a run does not count as valid. media_items,
+    media_size_bytes: how much one launch may log beside numbers."""
 
     required_artifacts: tuple[str, ...] = ()
+    media_items: int = LOGGED_MAX
+    media_size_bytes: int = LOGGED_BYTES_MAX
+
+    def __post_init__(self) -> None:
+        if self.media_items > MEDIA_ITEMS_MAX:
+            raise ValueError(f"A launch can log {MEDIA_ITEMS_MAX} things at most.")
+        if self.media_size_bytes > MEDIA_BYTES_MAX:
+            raise ValueError(f"A launch can log {byte_size(MEDIA_BYTES_MAX)} at most.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,9 +276,14 @@ def contract_lines(contracts: Contracts) -> Iterator[str]:
         for each in fields(asked):
             value = getattr(asked, each.name)
             if value != getattr(shipped, each.name):
-                shown = duration(value) if each.name.endswith("_s") else _shown(value)
+                shown = _shown(value)
+                if each.name.endswith("_s"):
+                    shown = duration(value)
+                if each.name.endswith("_bytes"):
+                    shown = byte_size(value)
                 shown = "nothing" if each.name == "agents_may" and not value else shown
-                yield f"{section.name}.{each.name.removesuffix('_s')}: {shown}"
+                key = each.name.removesuffix("_s").removesuffix("_bytes")
+                yield f"{section.name}.{key}: {shown}"
 
 
 def _shown(value: Json) -> str:

@@ -118,6 +118,8 @@ class CheckpointCadence:
 
 DIRECTIONS = ("min", "max")  # of a metric: which of them is best
 KEEP_MAX = 10_000  # checkpoints, of the last and of the best: more than any run commits
+LOGGED_MAX = 1000  # things of `a.log` that one launch stores, by the policy as shipped
+LOGGED_BYTES_MAX = 1024**3  # and their bytes
 DELETE_AFTER_S_MAX = 366 * 24 * 3600.0
 
 
@@ -232,7 +234,7 @@ class RunDeclared:
     on_call: whom to call when it needs a person. experiment: the question that it belongs to, by name;
     baseline: the run of it that this one is compared with, None for the first of all.
     required_artifacts, required_signals: what the policy asked then of a valid run
-    (`track.states.validity`).
+    (`track.states.validity`). media_items, media_size_bytes: how much of `a.log` it allowed one launch.
     """
 
     run_id: str
@@ -270,6 +272,8 @@ class RunDeclared:
     baseline: str | None = None
     required_artifacts: tuple[str, ...] = ()
     required_signals: tuple[str, ...] = ()
+    media_items: int = LOGGED_MAX
+    media_size_bytes: int = LOGGED_BYTES_MAX
 
     def __post_init__(self) -> None:
         """Read the snapshot that notebooks of older versions named, "none", as none."""

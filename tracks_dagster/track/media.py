@@ -14,8 +14,6 @@ from tracks_dagster.track.records import Json, canonical_json
 
 TEXT, TABLE, IMAGE = "text", "table", "image"
 HISTOGRAM, CONFUSION, AUDIO = "histogram", "confusion_matrix", "audio"
-LOGGED_MAX = 1000  # of one launch, unless its config says otherwise: `media_items`
-LOGGED_BYTES_MAX = 1024**3  # of one launch, likewise: `media_bytes`
 ITEM_BYTES_MAX = 16 * 1024 * 1024
 NAME_CHARACTERS_MAX = 200
 WORDS_MAX = 20  # sentences on what was not stored

@@ -221,7 +221,8 @@ class Attempt:
             self._launch.store,
             run_id=place.run_id,
             index=index_key(AttemptRef(place.run_id, place.attempt_id), self._launch.launch_id),
-            config=self._launch.opened.config,
+            items_max=self._launch.declared.media_items,
+            bytes_max=self._launch.declared.media_size_bytes,
             clean=self._launch.clean,
         )
 
@@ -577,9 +578,9 @@ class Attempt:
 
         shown: by names that are not Python names, as "val/digits". Text, Table, Image, Histogram,
         ConfusionMatrix and Audio are of this module. Copied at once and stored in a thread; training
-        never waits. Returns whether all was taken: what is too much or too large (`media_items`,
-        `media_bytes` of the config), or cannot be read, is left out, which stderr and the run's page
-        say; nothing is raised. Rank 0's counts, and only it needs to call this.
+        never waits. Returns whether all was taken: what is too large, more than the policy allows
+        (`tracking.media_items`, `media_size`), or cannot be read, is left out; stderr and the run's
+        page say so, nothing is raised. Rank 0's counts, and only it needs to call this.
         """
         if not self._launch.ranks.is_first:
             return True

@@ -29,8 +29,6 @@ from tracks_dagster.track.media import (
     HISTOGRAM,
     IMAGE,
     ITEM_BYTES_MAX,
-    LOGGED_BYTES_MAX,
-    LOGGED_MAX,
     NAME_CHARACTERS_MAX,
     PICTURES,
     SOUNDS,
@@ -46,6 +44,7 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.track.text.safe_text import valid_json, valid_text
+from tracks_dagster.track.text.units import counted
 from tracks_dagster.training.journal import complain
 
 ROWS_MAX, COLUMNS_MAX = 1000, 50  # of a table
@@ -330,6 +329,14 @@ class _Waiting(NamedTuple):
     encode: Callable[[], Encoded]
 
 
+class _CapReached(InvalidInput):
+    """The policy allows no more. cap: the key of its section `tracking`."""
+
+    def __init__(self, cap: str, words: str) -> None:
+        super().__init__(words)
+        self.cap = cap
+
+
 class MediaLog:
     """Stores what rank 0 of one launch logs, in a thread that begins with the first."""
 
@@ -339,15 +346,17 @@ class MediaLog:
         *,
         run_id: str,
         index: str,
-        config: Mapping[str, Json],
+        items_max: int,
+        bytes_max: int,
         clean: Redact,
     ) -> None:
         self._store = store
         self._run_id = run_id
         self._index = index
         self._clean = clean
-        self._items_left = int(config.get("media_items", LOGGED_MAX))
-        self._bytes_left = int(config.get("media_bytes", LOGGED_BYTES_MAX))
+        self._items_max, self._items_left = items_max, items_max
+        self._bytes_max, self._bytes_left = bytes_max, bytes_max
+        self._reached: set[str] = set()  # caps that were named: the words are for other things too
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._items: list[Logged] = []
@@ -362,6 +371,11 @@ class MediaLog:
         name = valid_text(self._clean(str(name)))[:NAME_CHARACTERS_MAX]
         try:
             self._take(int(step), name, media)
+        except _CapReached as error:
+            if error.cap not in self._reached:
+                self._reached.add(error.cap)
+                self._say(step, name, error)
+            return False
         except Exception as error:  # noqa: BLE001 - no picture is worth a run
             self._say(step, name, error)
             return False
@@ -374,15 +388,20 @@ class MediaLog:
                 "ConfusionMatrix or Audio; numbers go to a.report(…)."
             )
         if self._items_left <= 0:
-            raise InvalidInput(
-                "Nothing more is logged: the launch has as many things as its config's media_items "
-                "says."
+            raise _CapReached(
+                "media_items",
+                "Nothing more of this launch is stored: the policy allows "
+                f"{counted(self._items_max, 'thing')} (tracking.media_items, docs/policy.md). Numbers "
+                "and checkpoints go on.",
             )
         size_bytes, encode = media.taken(self._clean)
         if size_bytes > self._bytes_left:
-            raise InvalidInput(
-                f"{size_bytes} bytes were not logged: the launch has {self._bytes_left} left of its "
-                "config's media_bytes."
+            raise _CapReached(
+                "media_size",
+                f"{size_bytes} bytes were not stored: {self._bytes_left} are left of the "
+                f"{self._bytes_max} that the policy allows this launch (tracking.media_size, "
+                "docs/policy.md). What is smaller is still stored; others that do not fit are left out "
+                "without a further word.",
             )
         if size_bytes > WAITING_BYTES_MAX:
             raise InvalidInput(

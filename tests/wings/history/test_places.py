@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import re
 import shutil
+import sqlite3
 import sys
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from tracks_dagster.wings.history.edge.imports import PLACES, import_command
 from tracks_dagster.wings.history.effects import mlflow, skypilot
 from tracks_dagster.wings.history.effects.importing import Imported, import_history
 from tracks_dagster.wings.history.effects.mlflow import MLflow, MLflowServer
-from tracks_dagster.wings.history.source import NotEnded, SourceAttempt
+from tracks_dagster.wings.history.source import BadRow, NotEnded, SourceAttempt
 
 GOLDEN = Path(__file__).parent / "golden"
 NOW = datetime(2027, 2, 1, tzinfo=UTC)
@@ -341,6 +343,45 @@ def test_a_trial_that_ray_tune_still_runs_is_left_out_though_it_failed(tmp_path:
 )
 def test_devices_of_skypilot_are_those_asked_for(resources: str, expected: tuple[int, str]) -> None:
     assert skypilot._devices({"resources": resources}, {})[:2] == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ('[["node-1"], ["node-2", "node-3"], []]', ("node-1", "node-3")),  # as 0.14 writes them
+        ("node-1, node-2", ("node-1", "node-2")),
+        ("", ()),
+    ],
+)
+def test_nodes_of_skypilot_are_the_newest_of_each(names: str, expected: tuple[str, ...]) -> None:
+    assert skypilot._nodes(names) == expected
+
+
+def test_a_job_that_skypilot_cancelled_as_it_waited_ended_then_and_one_that_waits_has_not(
+    tmp_path: Path,
+) -> None:
+    """As SkyPilot 0.14 leaves both: submitted_at and end_at are null, an event has the time."""
+    path = tmp_path / "spot_jobs.db"
+    shutil.copy(GOLDEN / ALL["skypilot"], path)
+    with closing(sqlite3.connect(path)) as opened, opened:
+        for job, status in ((8, "CANCELLED"), (9, "PENDING")):
+            opened.execute(
+                "insert into spot (status, spot_job_id, task_id) values (?, ?, 0)", (status, job)
+            )
+            opened.execute(
+                "insert into job_events (spot_job_id, task_id, new_status, timestamp) "
+                "values (?, 0, 'PENDING', '2026-01-01 00:00:00')",
+                (job,),
+            )
+        opened.execute(
+            "insert into job_events (spot_job_id, new_status, timestamp) "
+            "values (8, 'CANCELLED', '2026-01-01 00:05:00')"
+        )
+    found = list(skypilot.SkyPilot(path=path).read())
+    assert [each for each in found if isinstance(each, BadRow)] == []
+    (waited,) = (each for each in found if isinstance(each, SourceAttempt) and each.run == "8")
+    assert (waited.ended_at - waited.submitted_at).total_seconds() == 300
+    assert waited.started_at is None
 
 
 def test_managed_jobs_of_skypilot(world: ImportWorld) -> None:

@@ -6,15 +6,18 @@ and W&B by their own clients (`./run test --full` installs them).
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import json
 import math
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.stories import RUN_ID, Story
@@ -25,11 +28,13 @@ from tracks_dagster.track.errors import InvalidInput, TrackerError
 from tracks_dagster.track.media import Logged, index_bytes, index_key, part_key
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Kind, sha256_hex
+from tracks_dagster.training.media import Audio, png
 from tracks_dagster.wings.watch.effects.trackers import tensorboard
 from tracks_dagster.wings.watch.effects.trackers.exporting import Exported, Tracker, export_run
-from tracks_dagster.wings.watch.effects.trackers.mlflow import Mlflow, _key
+from tracks_dagster.wings.watch.effects.trackers.mlflow import Mlflow
 from tracks_dagster.wings.watch.effects.trackers.tensorboard import TensorBoard
 from tracks_dagster.wings.watch.effects.trackers.wandb import WandbFolder
+from tracks_dagster.wings.watch.exports import safe_key
 
 Points = list[tuple[int, float]]
 Shown = list[tuple[int, str]]
@@ -72,7 +77,11 @@ def target(
                 lambda: sorted((step, name) for step, name, _ in mlflow_logged(uri)),
             )
         case _:
-            yield Target(WandbFolder(folder), lambda metric: wandb_points(folder, metric))
+            yield Target(
+                WandbFolder(folder),
+                lambda metric: wandb_points(folder, metric),
+                lambda: sorted((step, name) for step, name, _ in wandb_logged(folder)),
+            )
 
 
 def export(tracks: Tracks, target: Target) -> Exported:
@@ -144,7 +153,7 @@ def log_things(
     tracks: Tracks, items: Sequence[tuple[int, str, bytes]], attempt_id: int = 1
 ) -> None:
     """Store what an attempt logged, as its rank 0 does: (step, name, bytes), the kind by the name."""
-    types = {"text": "text/plain", "image": "image/png"}
+    types = {"text": "text/plain", "image": "image/png", "audio": "audio/wav"}
     stored = []
     for step, name, data in items:
         kind, sha256 = name.rpartition("/")[2], sha256_hex(data)
@@ -165,12 +174,39 @@ def log_things(
     tracks.store.put(key, index_bytes(stored, []))
 
 
+def test_what_was_logged_is_sent_in_every_kind_and_counted_once(
+    target: Target, story: Story, tracks: Tracks
+) -> None:
+    story.whole()
+    data = log_one_of_each(tracks)
+    exported = export(tracks, target)
+    assert (exported.logged, exported.left_out) == (2 * len(data), ())
+    assert target.logged() == sorted((step, f"x/{kind}") for kind in data for step in (0, 10))
+    assert not export(tracks, target).is_news
+
+
+def test_what_is_gone_or_not_what_it_says_is_named_and_costs_itself_alone(
+    target: Target, story: Story, tracks: Tracks
+) -> None:
+    story.whole()
+    good, lost = (3, "x/text", b"good"), (4, "a\nb/text", b"lost")
+    log_things(tracks, [good, lost])
+    tracks.store.delete(part_key(RUN_ID, sha256_hex(b"lost")))
+    exported = export(tracks, target)
+    assert (exported.steps, exported.logged) == (40, 1)
+    (words,) = exported.left_out
+    assert words.startswith("a")
+    assert "\n" not in words
+    assert words.endswith("b/text of step 4: its bytes are gone from the store")
+    assert exported.without == f"; not sent: {words}"
+    assert target.logged() == [(3, "x/text")]
+    assert target.read("loss") == losses(range(1, 41))
+
+
 def test_what_is_stored_after_its_step_was_sent_is_sent_next_time_and_once(
     target: Target, story: Story, tracks: Tracks
 ) -> None:
     """The list of what was logged is written some seconds after the numbers of its step."""
-    if isinstance(target.tracker, WandbFolder):
-        pytest.skip("W&B's folder has numbers alone")
     first, late, last = ((step, f"{step}/text", b"hello") for step in (12, 5, 19))
     story.begin()
     story.ship(range(1, 24))
@@ -276,10 +312,7 @@ def event_file(folder: Path) -> Path:
 def tensorboard_logged(folder: Path) -> Shown:
     found = events(event_file(folder))
     return sorted(
-        (each.step, value.tag)
-        for each in found
-        for value in each.summary.value
-        if value.tag.endswith("/text")
+        (each.step, value.tag) for each in found for value in each.summary.value if "/" in value.tag
     )
 
 
@@ -395,13 +428,18 @@ def test_a_folder_that_cannot_be_written_is_reported_and_nothing_is_lost(
         export_run(tracks, RUN_ID, TensorBoard(tmp_path / "file"), cache=None)
 
 
+HOSTILE_ROWS = [[1, "a|b\n<script>alert(1)</script>"], [None, "**x** `y` [z](http://z) &amp;"]]
+
+
 def log_one_of_each(tracks: Tracks) -> dict[str, bytes]:
     """Log things at steps 0, 10 and 22, which attempt 1 lost; return the bytes of each kind."""
     data = {
         "text": b"hello",
-        "image": b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + struct.pack(">II", 3, 2),
+        "image": png(np.zeros((2, 3, 3), np.uint8)),
+        "audio": Audio(np.zeros(8), rate=8000).taken(str)[1]().data,
         "histogram": b'{"counts":[1,3],"edges":[0,1,2]}',
-        "table": b'{"columns":["a"],"rows":[[1]]}',
+        "table": json.dumps({"columns": ["a", "a"], "rows": HOSTILE_ROWS}).encode(),
+        "confusion_matrix": b'{"labels":["cat","<b>"],"counts":[[2,0],[1,3]]}',
     }
     steps = (0, 10, 22)
     log_things(tracks, [(step, f"x/{kind}", each) for kind, each in data.items() for step in steps])
@@ -422,11 +460,69 @@ def test_what_was_logged_reaches_tensorboard_once_with_its_step(
         if value.tag.startswith("x/")
     ]
     assert sorted((step, tag) for step, tag, _ in found) == [
-        (step, f"x/{kind}") for step in (0, 10) for kind in ("histogram", "image", "text")
+        (step, f"x/{kind}") for step in (0, 10) for kind in sorted(data)
     ]
     by_tag = {tag: value.SerializeToString() for _, tag, value in found}
     assert b"hello" in by_tag["x/text"]
     assert data["image"] in by_tag["x/image"]
+
+
+@pytest.mark.filterwarnings("ignore:html5lib")
+def test_tensorboards_own_reader_and_its_text_page_show_what_was_logged(
+    story: Story, tracks: Tracks, tmp_path: Path
+) -> None:
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="TensorBoard is not installed: ./run test --full installs it",
+    )
+    from tensorboard import plugin_util
+
+    story.whole()
+    data = log_one_of_each(tracks)
+    log_things(tracks, [(12, "loss", b"of the name of a metric")], attempt_id=2)
+    export_run(tracks, RUN_ID, TensorBoard(tmp_path), cache=None)
+    reader = accumulator.EventAccumulator(str(tmp_path / RUN_ID))
+    reader.Reload()
+    (image, _), (sound, _) = reader.Images("x/image"), reader.Audio("x/audio")
+    assert (image.encoded_image_string, image.width) == (data["image"], 3)
+    assert sound.encoded_audio_string == data["audio"]
+    assert reader.Histograms("x/histogram")[0].histogram_value.num == 4
+    assert len(reader.Scalars("loss")) == 40
+
+    def page(name: str) -> str:
+        found = reader.Tensors(f"x/{name}")[0].tensor_proto.string_val[0]
+        return str(plugin_util.markdown_to_safe_html(found))
+
+    table = page("table")
+    assert table.count("<tr>") == 3
+    assert [each for each in ("<script", "<strong", "<code", "<a ") if each in table] == []
+    shown = html.unescape(table)
+    assert "<td>a|b ⏎ <script>alert(1)</script></td>" in shown
+    assert "<td>**x** `y` [z](http://z) &amp;</td>" in shown
+    assert re.findall(r"<td>(\d)</td>", page("confusion_matrix")) == ["2", "0", "1", "3"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "words"),
+    [
+        ("table", b'{"columns":["a"],"rows":[[1,2]]}', "its bytes are not those of a table"),
+        ("table", b"[", "its bytes are not those of a table"),
+        ("confusion_matrix", b'{"labels":["a"],"counts":7}', "its bytes are not those of a table"),
+        ("histogram", b'{"counts":[],"edges":[]}', "no number of it is finite"),
+        ("histogram", b"7", "its bytes are not those of a histogram"),
+        ("text", b"a" * (5 << 20), "at most 4194304 are sent"),
+    ],
+)
+def test_what_tensorboard_cannot_have_is_named(
+    kind: str, data: bytes, words: str, story: Story, tracks: Tracks, tmp_path: Path
+) -> None:
+    story.whole()
+    log_things(tracks, [(3, f"x/{kind}", data), (4, "y/text", b"good")])
+    exported = export_run(tracks, RUN_ID, TensorBoard(tmp_path), cache=None)
+    (left_out,) = exported.left_out
+    assert left_out.startswith(f"x/{kind} of step 3: ")
+    assert words in left_out
+    assert tensorboard_logged(tmp_path / RUN_ID) == [(4, "y/text")]
 
 
 def test_numbers_that_are_not_valid_and_too_large_ones_reach_tensorboard_as_they_are_shown() -> (
@@ -564,6 +660,32 @@ def test_what_was_logged_is_downloaded_from_mlflow_as_it_was(
     assert (other[0], other[2]) == (hostile[0], hostile[2])
 
 
+def test_a_file_that_mlflow_refuses_as_too_large_is_named_and_one_that_it_cannot_take_now_waits(
+    uri: str, story: Story, tracks: Tracks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+    from requests import HTTPError, Response
+
+    story.whole()
+    log_things(tracks, [(3, "large/text", b"large"), (4, "x/text", b"good")])
+    log_artifact, answer = MlflowClient.log_artifact, Response()
+
+    def refuses(self: MlflowClient, run_id: str, path: str, folder: str) -> None:
+        if "large" in folder:
+            raise HTTPError(response=answer)
+        log_artifact(self, run_id, path, folder)
+
+    monkeypatch.setattr(MlflowClient, "log_artifact", refuses)
+    answer.status_code = 503
+    with pytest.raises(TrackerError, match="The next export goes on"):
+        export_run(tracks, RUN_ID, Mlflow(uri), cache=None)
+    answer.status_code = 413
+    exported = export_run(tracks, RUN_ID, Mlflow(uri), cache=None)
+    assert exported.left_out == ("large/text of step 3: MLflow refuses its 5 bytes as too large",)
+    assert [name for _, name, _ in mlflow_logged(uri)] == ["x/text"]
+    assert mlflow_points(uri, "loss") == losses(range(1, 41))
+
+
 @pytest.mark.parametrize("dies_at", [1, 2, 3, 4, 5])
 def test_an_export_killed_before_or_after_any_request_leaves_no_row_twice_in_mlflow(
     uri: str,
@@ -616,19 +738,19 @@ def unused_tcp() -> int:
 
 @pytest.mark.parametrize("name", ["loss", "device/power_w", "a b-c.d:e"])
 def test_a_name_that_mlflow_takes_stays(name: str) -> None:
-    assert _key(name) == name
+    assert safe_key(name) == name
 
 
 @pytest.mark.parametrize("name", ["f1@10", "/loss", "a/../b", "ü" * 400, "a//b", "loss."])
 def test_a_name_that_mlflow_refuses_becomes_one_that_it_takes_and_no_two_the_same(
     name: str,
 ) -> None:
-    assert _key(name) != _key(name + "!") != name
+    assert safe_key(name) != safe_key(name + "!") != name
     if importlib.util.find_spec("mlflow") is None:
         pytest.skip("mlflow is not installed: ./run test --full installs it")
     from mlflow.utils.validation import _validate_metric_name
 
-    _validate_metric_name(_key(name))
+    _validate_metric_name(safe_key(name))
 
 
 # --- W&B ---------------------------------------------------------------------------------------
@@ -650,22 +772,85 @@ def leveldb_records(data: bytes) -> Iterator[bytes]:
             whole = b""
 
 
-def wandb_points(folder: Path, metric: str) -> Points:
-    """Return the rows of the one offline run, as W&B's own reader has them."""
+def wandb_rows(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield step and values of the one offline run, as W&B's own reader has them."""
     from wandb.proto import wandb_internal_pb2
 
     paths = list(folder.glob("offline-run-*/run-*.wandb"))
-    found: Points = []
     for data in leveldb_records(paths[0].read_bytes()) if paths else ():
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
-        row = {
-            ".".join(item.nested_key) or item.key: json.loads(item.value_json)
-            for item in record.history.item
-        }
-        if metric in row:
-            found.append((record.history.step.num, row[metric]))
-    return found
+        row: dict[str, Any] = {}
+        for item in record.history.item:
+            name, *inner = item.nested_key or [item.key]
+            value = json.loads(item.value_json)
+            if inner:  # of a thing: path, size and so on
+                row.setdefault(name, {})[inner[0]] = value
+            else:
+                row[name] = value
+        yield record.history.step.num, row
+
+
+def wandb_points(folder: Path, metric: str) -> Points:
+    return [(step, row[metric]) for step, row in wandb_rows(folder) if metric in row]
+
+
+def wandb_logged(folder: Path) -> list[tuple[int, str, Any]]:
+    """Return the step, name and value of each thing; of one with a file its bytes."""
+    (files,) = folder.glob("offline-run-*/files") if folder.exists() else [folder]
+    return [
+        (
+            step,
+            name.removeprefix("media/"),
+            (files / value["path"]).read_bytes() if "path" in value else value,
+        )
+        for step, row in wandb_rows(folder)
+        for name, value in row.items()
+        if name.startswith("media/")
+    ]
+
+
+def test_what_was_logged_is_in_wandbs_folder_as_its_client_reads_it(
+    story: Story, tracks: Tracks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb", reason="wandb is not installed: ./run test --full installs it")
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "elsewhere"))
+    story.whole()
+    data = log_one_of_each(tracks)
+    hostile = [
+        (10, "../../../a b/ü/text", b"<script>alert(1)</script>"),
+        (11, "x" * 200 + "/text", b"long"),
+        (12, "loss/image", b"\x89PNG\r\n\x1a\n, but no picture"),
+    ]
+    log_things(tracks, hostile, attempt_id=2)
+    folder = tmp_path / "w"
+    exported = export_run(tracks, RUN_ID, WandbFolder(folder), cache=None)
+    (words,) = exported.left_out
+    assert words.startswith("loss/image of step 12: cannot identify image file")
+    assert str(tmp_path) not in words
+    found = {(step, name): value for step, name, value in wandb_logged(folder)}
+    assert found[0, "x/image"] == data["image"]
+    assert found[10, "x/audio"] == data["audio"]
+    assert found[0, "x/histogram"]["values"] == [1, 3]
+    tables = {
+        name: (table["columns"], table["data"])
+        for (_, name), value in found.items()
+        if isinstance(value, bytes) and value.startswith(b"{")
+        for table in [json.loads(value)]
+    }
+    assert tables.pop("x/table") == (["a", "a"], HOSTILE_ROWS)
+    assert tables.pop("x/confusion_matrix") == (
+        ["is ↓ taken for →", "cat", "<b>"],
+        [["cat", 2, 0], ["<b>", 1, 3]],
+    )
+    assert tables.pop("x/text") == (["text"], [["hello"]])
+    assert sorted(rows[0][0] for _, rows in tables.values()) == [
+        "<script>alert(1)</script>",
+        "long",
+    ]
+    assert wandb_points(folder, "loss") == losses(range(1, 41))
+    assert not (tmp_path / "elsewhere").exists()  # a table as an artifact would be there
+    assert [each.name for each in folder.iterdir()] == [f"offline-run-{RUN_ID}"]
 
 
 @pytest.mark.parametrize(

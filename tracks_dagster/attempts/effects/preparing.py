@@ -142,6 +142,8 @@ def prepare(
         folder=found.folder,
         max_device_s=None if limits is None else limits.device_s,
         required_artifacts=policy.contracts.tracking.required_artifacts,
+        media_items=policy.contracts.tracking.media_items,
+        media_size_bytes=policy.contracts.tracking.media_size_bytes,
         required_signals=policy.contracts.monitoring.required_signals,
     )
     return Prepared(

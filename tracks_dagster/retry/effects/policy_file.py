@@ -420,6 +420,8 @@ class _Tracking(FileModel):
     required_artifacts: Annotated[
         tuple[str, ...], PlainValidator(_list_of("artifact", ARTIFACTS))
     ] = LEFT_OUT
+    media_items: _Count = LEFT_OUT
+    media_size_bytes: Annotated[int, PlainValidator(units.size_bytes)] = LEFT_OUT
 
 
 class _Monitoring(FileModel):

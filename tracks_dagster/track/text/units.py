@@ -216,6 +216,16 @@ def duration(seconds: float) -> str:
     return next(whole, f"{seconds:g} s")
 
 
+def byte_size(value: int) -> str:
+    """Return a size as `size_bytes` reads it, with the largest unit that leaves it whole: 3 MiB."""
+    whole = (
+        f"{value // unit} {name}"
+        for name, unit in reversed(UNITS_BYTES.items())
+        if len(name) != 2 and value >= unit and value % unit == 0
+    )
+    return next(whole, f"{value} B")
+
+
 def _number(value: object, *, most: float, example: str) -> float:
     if type(value) not in (int, float) or not 0 <= value <= most:  # type: ignore[operator]
         raise ValueError(

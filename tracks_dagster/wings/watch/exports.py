@@ -6,11 +6,13 @@ lost were never sent, so two attempts never overlap (mlflow#10510, wandb#7951).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from tracks_dagster.track.media import Logged
+from tracks_dagster.track.json_text import parse_json
+from tracks_dagster.track.media import TABLE, Logged
 from tracks_dagster.track.records import Json, format_time, sha256_hex
 from tracks_dagster.track.states.accounting import kept_and_lost
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
@@ -19,6 +21,9 @@ from tracks_dagster.track.text.safe_text import one_line
 
 ATTEMPTS_TAGGED_MAX = 50  # the newest; a run that is preempted daily has hundreds
 KEY_DIGITS = 8
+KEY_CHARACTERS_MAX = 250  # of a metric, by MLflow's REST API
+_NOT_IN_A_KEY = re.compile(r"[^\w./: -]", re.ASCII)
+_UNSAFE = re.compile(r"^[./]|\.\.|//|[/.]$")  # what a tracker would take for a path
 ROLLBACKS_MAX = 20  # that a tracker lists, the newest; the run's record has all
 
 T = TypeVar("T")
@@ -123,6 +128,58 @@ def find_logged(
         if item.step <= now.step and (item.step > before.step or place >= before.logged):
             due.append(item)
     return due, replace(now, logged=end)
+
+
+def safe_key(name: str, characters_max: int = KEY_CHARACTERS_MAX) -> str:
+    """Return a name that a tracker takes, as part of a path too; one that had to be changed ends with a
+    digest of what it was."""
+    changed = _NOT_IN_A_KEY.sub("_", name)
+    if changed == name and len(name) <= characters_max and not _UNSAFE.search(name):
+        return name
+    digest = sha256_hex(name.encode())[:KEY_DIGITS]
+    changed = changed.replace("/", "_").replace("..", "_").lstrip(".")
+    return f"{changed[: characters_max - KEY_DIGITS - 1]}_{digest}"
+
+
+def left_out(item: Logged, why: str) -> str:
+    """Return that one thing was not sent, in words; its name may be anything."""
+    return f"{one_line(item.name)} of step {item.step}: {why}"
+
+
+def as_table(item: Logged, data: bytes) -> tuple[list[str], list[list[Json]]]:
+    """Return the columns and rows of a table; of a confusion matrix a row for each class.
+
+    Raises ValueError where the bytes are neither.
+    """
+    try:
+        found = parse_json(data)
+        if item.kind == TABLE:
+            columns, rows = found["columns"], [list(row) for row in found["rows"]]
+        else:
+            labels = found["labels"]
+            columns = ["is ↓ taken for →", *labels]
+            rows = [[label, *line] for label, line in zip(labels, found["counts"], strict=True)]
+        columns = [str(each) for each in columns]
+        if any(len(row) != len(columns) for row in rows):
+            raise ValueError("a row has another length")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError("its bytes are not those of a table") from error
+    return columns, rows
+
+
+def as_histogram(data: bytes) -> tuple[list[float], list[float]]:
+    """Return the counts (B,) and edges (B + 1,) of a histogram.
+
+    Raises ValueError where the bytes are none, or have nothing finite.
+    """
+    try:
+        found = parse_json(data)
+        counts, edges = [float(n) for n in found["counts"]], [float(x) for x in found["edges"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError("its bytes are not those of a histogram") from error
+    if not counts or len(edges) != len(counts) + 1:
+        raise ValueError("no number of it is finite")
+    return counts, edges
 
 
 def without_last(rows: Iterable[T]) -> Iterator[T]:

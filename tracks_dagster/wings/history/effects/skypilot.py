@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tracks_dagster.reasons.evidence import Condition, Evidence, RankEnd
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
 from tracks_dagster.wings.history.effects.foreign import columns, database, rows
 from tracks_dagster.wings.history.source import (
@@ -28,6 +29,7 @@ from tracks_dagster.wings.history.source import (
 NEEDED = {"spot_job_id", "task_id", "submitted_at", "status", "start_at", "end_at"}
 NO_TABLE = "is not a database of SkyPilot's managed jobs: its table spot has no"
 RUNNING, RECOVERING, SUCCEEDED, CANCELLED = "RUNNING", "RECOVERING", "SUCCEEDED", "CANCELLED"
+OWN_FAILURE = "USER_JOB_FAILURE"  # the code of an event: the job's own program failed
 UNKNOWN = {
     "last_step": "SkyPilot knows no training steps",
     "checkpoints": "SkyPilot knows no checkpoints",
@@ -77,8 +79,15 @@ class SkyPilot:
         events: Sequence[Mapping[str, Json]],
     ) -> Iterator[Read]:
         status = str(task["status"])
-        submitted_at, started_at = _time(task, "submitted_at"), _time(task, "start_at")
-        ended_at = _time(task, "end_at")
+        started_at, ended_at = _time(task, "start_at"), _time(task, "end_at")
+        times = sorted((self._event_time(each), each.get("new_status")) for each in events)
+        if ended_at is None and status == CANCELLED:  # as it waited: the event alone has its time
+            ended_at = next((at for at, new in reversed(times) if new == CANCELLED), None)
+        submitted_at = _time(task, "submitted_at") or _time(task, "created_at")
+        submitted_at = submitted_at or (times[0][0] if times else None)
+        if submitted_at is None and ended_at is None:
+            yield NotEnded()  # it waits for a machine, and has no time before one is asked for
+            return
         if submitted_at is None:
             raise ValueError("it has no submitted_at")
         if ended_at is not None and started_at is not None and ended_at < started_at:
@@ -120,6 +129,8 @@ class SkyPilot:
     ) -> SourceAttempt:
         status, why = str(event.get("new_status") or ""), str(event.get("reason") or "")
         source, code = event.get("recovery_source"), str(event.get("code") or "")
+        is_last = status != RECOVERING  # whose nodes are those that the job had at last
+        has_failed = bool(why) and (is_last or code == OWN_FAILURE)
         words = ", ".join(
             filter(None, (f"SkyPilot status: {status}", str(source or ""), code, why))
         )
@@ -144,12 +155,12 @@ class SkyPilot:
             ended_at=ended_at,
             devices=devices,
             device_class=device_class,
-            nodes=nodes if status != RECOVERING else (),
+            nodes=nodes if is_last else (),
             evidence=Evidence(
                 run_id="",
                 attempt_id=0,
                 launch_id=None,
-                ranks=(RankEnd(rank=0, log_tail=why),) if why and status != RECOVERING else (),
+                ranks=(RankEnd(rank=0, log_tail=why),) if has_failed else (),
                 conditions=(condition,),
                 stop=stop,
             ),
@@ -170,13 +181,21 @@ def _devices(task: Mapping[str, Json], job: Mapping[str, Json]) -> tuple[int, st
     asked = str(task.get("resources") or "")
     count, found = _COUNT.match(asked), _ACCELERATORS.search(asked)
     node_count = int(count[1]) if count else 1
-    nodes = tuple(
-        filter(None, (each.strip() for each in str(job.get("node_names") or "").split(",")))
-    )
+    nodes = _nodes(str(job.get("node_names") or ""))
     if found is None:
         return max(1, len(nodes)), "unknown", nodes
     device_class = found[1].lower()
     return node_count * (1 if device_class == "cpu" else int(found[2])), device_class, nodes
+
+
+def _nodes(names: str) -> tuple[str, ...]:
+    """Return the newest name of each node of `[["node-1"], ["node-2", "node-3"]]`, each with its names
+    over the recoveries; older versions wrote `node-1,node-3`."""
+    try:
+        found = [each[-1] for each in parse_json(names) if each]
+    except (ValueError, TypeError, KeyError, IndexError):
+        found = names.split(",")
+    return tuple(filter(None, (str(each).strip() for each in found)))
 
 
 def _time(row: Mapping[str, Json], key: str) -> datetime | None:

@@ -67,4 +67,6 @@ def _export_curves(context: SensorEvaluationContext, app: ResourceParam[App]) ->
 
 def _line(done: Exported) -> str:
     back = "" if done.rolled_back is None else f" ({done.rolled_back})"
-    return f"{done.run_id}: {done.words} to {done.tracker}, up to {done.to_step}{back}"
+    return (
+        f"{done.run_id}: {done.words} to {done.tracker}, up to {done.to_step}{back}{done.without}"
+    )

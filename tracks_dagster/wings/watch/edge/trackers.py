@@ -143,4 +143,5 @@ def _print(done: Exported, *, as_json: bool) -> None:
         click.echo(f"{done.run_id}: {done.rolled_back}")
     click.echo(
         f"{done.run_id}: {done.words} to {done.tracker}, which has it up to step {done.to_step}"
+        f"{done.without}"
     )

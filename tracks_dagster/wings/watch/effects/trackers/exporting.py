@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -22,7 +21,7 @@ from tracks_dagster.track.errors import ObjectLost, TrackerError
 from tracks_dagster.track.media import Logged
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.text.units import counted
+from tracks_dagster.track.text.units import STEPS_MAX, counted
 from tracks_dagster.wings.watch.exports import (
     ExportedRun,
     Place,
@@ -32,8 +31,11 @@ from tracks_dagster.wings.watch.exports import (
     describe_run,
     find_logged,
     find_rollback,
+    left_out,
     without_last,
 )
+
+LEFT_OUT_MAX = 20  # that an export names
 
 Seconds = Callable[[], float]
 
@@ -45,7 +47,8 @@ class News:
     sent: how far the tracker had come, the rollback taken into account; rollback: tagged before the
     rows are added. all_rows: every kept step again, for a tracker that is written again. logged: what a
     tracker lacks of what was logged beside numbers, with its bytes, where it comes from one `Sent` to
-    another, and how far it has come with that; to be asked after the last row too.
+    another, and how far it has come with that; to be asked after the last row too. leave_out: says of
+    one that the tracker cannot have it, and why.
     """
 
     run: ExportedRun
@@ -53,6 +56,7 @@ class News:
     rows: Iterator[Row]
     all_rows: Callable[[], Iterator[Row]]
     logged: Callable[[Sent, Sent], tuple[Iterator[tuple[Logged, bytes]], Sent]]
+    leave_out: Callable[[Logged, str], None]
     rollback: Rollback | None = None
 
 
@@ -86,8 +90,8 @@ class Tracker(Protocol):
 class Exported:
     """What an export did. steps: rows that were sent; to_step: how far the tracker has come.
 
-    logged: how many things were sent that were logged beside numbers. is_whole: False where its time
-    was over before everything was sent.
+    logged: how many things were sent that were logged beside numbers; left_out: those that were not,
+    each with the reason. is_whole: False where its time was over before everything was sent.
     """
 
     run_id: str
@@ -97,11 +101,12 @@ class Exported:
     rolled_back: str | None = None
     is_whole: bool = True
     logged: int = 0
+    left_out: tuple[str, ...] = ()
 
     @property
     def is_news(self) -> bool:
-        """Whether the tracker has something that it had not."""
-        return bool(self.steps or self.logged or self.rolled_back)
+        """Whether the tracker has something that it had not, or cannot have."""
+        return bool(self.steps or self.logged or self.rolled_back or self.left_out)
 
     @property
     def words(self) -> str:
@@ -109,6 +114,11 @@ class Exported:
         steps = [counted(self.steps, "step")] if self.steps else []
         logged = [f"{counted(self.logged, 'thing')} logged"] if self.logged else []
         return " and ".join([*steps, *logged]) or "nothing new"
+
+    @property
+    def without(self) -> str:
+        """What was not sent, in a line: "; not sent: x of step 4: …"; nothing where all was."""
+        return "".join(f"; not sent: {each}" for each in self.left_out)
 
 
 def export_run(
@@ -141,14 +151,20 @@ def export_run(
         due, done = find_logged(all_logged(), before, now)
         return with_bytes(due), done
 
-    given = count()
+    given = dict[tuple[int, str], str]()  # by step and name: why it was not sent, "" where it was
+
+    def leave_out(item: Logged, why: str) -> None:
+        given[item.step, item.name] = left_out(item, why)
 
     def with_bytes(items: Iterable[Logged]) -> Iterator[tuple[Logged, bytes]]:
         for item in items:
-            with suppress(ObjectLost):
+            try:
                 data = read_bytes(tracks.store, state.run_id, item)
-                next(given)
-                yield item, data
+            except ObjectLost:
+                leave_out(item, "its bytes are gone from the store")
+                continue
+            given[item.step, item.name] = ""
+            yield item, data
 
     with tracker.open(described) as target:
         rollback = find_rollback(state, target.sent)
@@ -160,9 +176,12 @@ def export_run(
             rows=counted,
             all_rows=lambda: rows_after(0),
             logged=logged,
+            leave_out=leave_out,
             rollback=rollback,
         )
         target.write(news)
+    due, _ = find_logged(all_logged(), sent, replace(sent, step=STEPS_MAX, attempt_id=0))
+    new = {key: given[key] for item in due if (key := (item.step, item.name)) in given}
     return Exported(
         run_id=state.run_id,
         tracker=tracker.name,
@@ -170,8 +189,14 @@ def export_run(
         to_step=sent.step if counted.last is None else counted.last,
         rolled_back=rollback.words if rollback is not None else None,
         is_whole=not counted.is_cut,
-        logged=next(given),
+        logged=sum(not why for why in new.values()),
+        left_out=_some([why for why in new.values() if why]),
     )
+
+
+def _some(words: list[str]) -> tuple[str, ...]:
+    more = len(words) - LEFT_OUT_MAX
+    return (*words[:LEFT_OUT_MAX], *([f"and {more} more"] if more > 0 else []))
 
 
 class _Counted:

@@ -6,10 +6,8 @@ one of files, which keeps it twice: so after an export that was killed, what is 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +24,7 @@ from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.redact import Redact, redact, secrets_of
 from tracks_dagster.track.text.safe_text import one_line
 from tracks_dagster.wings.watch.effects.trackers.exporting import News, progressed
-from tracks_dagster.wings.watch.exports import NOTHING_SENT, ExportedRun, Sent
+from tracks_dagster.wings.watch.exports import NOTHING_SENT, ExportedRun, Sent, safe_key
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -48,15 +46,12 @@ STATUS = {
 METRICS_A_CALL = 1000
 PARAMS_A_CALL = 100
 TAGS_A_CALL = 100
+TOO_LARGE = 413  # HTTP's status
 VALUE_CHARACTERS_MAX = 5000  # of a tag, and of a param
-KEY_CHARACTERS_MAX = 250
-DIGEST_CHARACTERS = 8
 REQUEST_S_MAX = 15  # then MLflow's client gives one request up
 RETRIES = 1
 MESSAGE_CHARACTERS_MAX = 500
 
-_NOT_IN_A_KEY = re.compile(r"[^\w./: -]", re.ASCII)
-_UNSAFE = re.compile(r"^[./]|\.\.|//|[/.]$")  # what it would take for a path
 T = TypeVar("T")
 
 
@@ -164,7 +159,7 @@ class _MlflowTarget:
         there = found.data.params
         params = [
             Param(name, _text(value)[:VALUE_CHARACTERS_MAX])
-            for name, value in ((_key(key), value) for key, value in sorted(config.items()))
+            for name, value in ((safe_key(key), value) for key, value in sorted(config.items()))
             if name not in there
         ]
         for some in _some(params, PARAMS_A_CALL):
@@ -190,12 +185,17 @@ class _MlflowTarget:
             with TemporaryDirectory() as folder:
                 path = Path(folder) / f"step-{item.step:09}.{file_ending(item.media_type)}"
                 path.write_bytes(data)
-                self._client.log_artifact(mlflow_id, str(path), f"media/{_key(item.name)}")
+                try:
+                    self._client.log_artifact(mlflow_id, str(path), f"media/{safe_key(item.name)}")
+                except _foreign() as error:
+                    if getattr(getattr(error, "response", None), "status_code", None) != TOO_LARGE:
+                        raise
+                    news.leave_out(item, f"MLflow refuses its {len(data)} bytes as too large")
         return done
 
     def _describe(self, found: MlflowRun, run: ExportedRun) -> None:
         """Bring its tags and its status up to date, where they differ."""
-        tags = {_key(key): value[:VALUE_CHARACTERS_MAX] for key, value in run.tags.items()}
+        tags = {safe_key(key): value[:VALUE_CHARACTERS_MAX] for key, value in run.tags.items()}
         there = found.data.tags
         self._tag(found.info.run_id, {k: v for k, v in tags.items() if there.get(k) != v})
         status = STATUS.get(RunLifecycle(run.status), "KILLED")
@@ -283,17 +283,7 @@ def _metrics(rows: Iterable[Row]) -> Iterator[Metric]:
 
     for row in rows:
         for name, value in row.values.items():
-            yield Metric(_key(name), value, _ms(row.at), row.step)
-
-
-def _key(name: str) -> str:
-    """Return a name that MLflow takes; one that had to be changed ends with a digest of what it was."""
-    changed = _NOT_IN_A_KEY.sub("_", name)
-    if changed == name and len(name) <= KEY_CHARACTERS_MAX and not _UNSAFE.search(name):
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:DIGEST_CHARACTERS]
-    changed = changed.replace("/", "_").replace("..", "_").lstrip(".")
-    return f"{changed[: KEY_CHARACTERS_MAX - DIGEST_CHARACTERS - 1]}_{digest}"
+            yield Metric(safe_key(name), value, _ms(row.at), row.step)
 
 
 def _text(value: Json) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,8 +26,16 @@ from tracks_dagster.track.crc32c import masked_crc32c
 from tracks_dagster.track.errors import TrackerError
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.media import Logged
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.text.safe_text import one_line
 from tracks_dagster.wings.watch.effects.trackers.exporting import News, check_key, progressed
-from tracks_dagster.wings.watch.exports import NOTHING_SENT, ExportedRun, Sent
+from tracks_dagster.wings.watch.exports import (
+    NOTHING_SENT,
+    ExportedRun,
+    Sent,
+    as_histogram,
+    as_table,
+)
 
 CURSOR_FILE = ".tracks-export.json"
 LOCK_FILE = ".tracks-export.lock"
@@ -34,6 +43,7 @@ VERSION = "brain.Event:2"  # from which on a restart takes back what came after 
 BLOCK_BYTES = 1 << 20  # written at once
 LOGGED_BYTES_MAX = 4 << 20  # of a thing that was logged: its checksum takes a second
 TEXT_PLUGIN, TENSOR_OF_TEXT = b"text", 7  # DataType.DT_STRING
+_NOT_PLAIN = re.compile(r"[^\w\s.,;:%/=→↓−-]")  # in a cell: Markdown or HTML might read it
 START = 1  # SessionLog.SessionStatus
 
 
@@ -109,19 +119,29 @@ class _EventFile:
                 sent = progressed(sent, row)
                 if len(block) >= BLOCK_BYTES:
                     logged, sent = news.logged(before, sent)
-                    self._commit(file, block, self._events(logged), sent)
+                    self._commit(file, block, self._events(logged, news), sent)
                     block, before = bytearray(), sent
             logged, sent = news.logged(before, sent)
             if block or sent != before:
-                self._commit(file, block, self._events(logged), sent)
+                self._commit(file, block, self._events(logged, news), sent)
 
-    def _events(self, logged: Iterable[tuple[Logged, bytes]]) -> Iterator[bytes]:
-        """Yield an event for each thing that TensorBoard can show."""
+    def _events(self, logged: Iterable[tuple[Logged, bytes]], news: News) -> Iterator[bytes]:
+        """Yield an event for each thing that TensorBoard can show; the others are named."""
         for item, data in logged:
-            value = _shown(item, data) if len(data) <= LOGGED_BYTES_MAX else b""
-            if value:
-                summary = _bytes(1, _bytes(1, item.name.encode()) + value)
-                yield _double(1, self._run.began_at) + _integer(2, item.step) + _bytes(5, summary)
+            try:
+                value = _shown(item, data)
+            except ValueError as error:
+                news.leave_out(item, str(error))
+                continue
+            if len(value) > LOGGED_BYTES_MAX:
+                news.leave_out(
+                    item,
+                    f"TensorBoard would get {len(value)} bytes of it, at most "
+                    f"{LOGGED_BYTES_MAX} are sent",
+                )
+                continue
+            summary = _bytes(1, _bytes(1, item.name.encode()) + value)
+            yield _double(1, self._run.began_at) + _integer(2, item.step) + _bytes(5, summary)
 
     def _commit(
         self, file: BinaryIO, block: bytearray, events: Iterable[bytes], sent: Sent
@@ -165,14 +185,11 @@ def _summary(values: Mapping[str, float]) -> bytes:
 
 
 def _shown(item: Logged, data: bytes) -> bytes:
-    """Return the value of a summary (summary.proto) but its tag; nothing where TensorBoard has none.
+    """Return the value of a summary (summary.proto) but its tag; a table is a text in Markdown.
 
-    A table and a confusion matrix are none of its.
+    Raises ValueError where the bytes are not of that kind.
     """
     match item.kind:
-        case media.TEXT:
-            tensor = _integer(1, TENSOR_OF_TEXT) + _bytes(2, b"") + _bytes(8, data)
-            return _bytes(8, tensor) + _bytes(9, _bytes(1, _bytes(1, TEXT_PLUGIN)))
         case media.IMAGE:
             width, height = _size(data)
             sizes = _integer(1, height) + _integer(2, width) + _integer(3, 4)
@@ -180,8 +197,24 @@ def _shown(item: Logged, data: bytes) -> bytes:
         case media.AUDIO:
             return _bytes(6, _bytes(4, data) + _bytes(5, item.media_type.encode()))
         case media.HISTOGRAM:
-            return _histogram(data)
-    return b""
+            return _histogram(*as_histogram(data))
+        case media.TABLE | media.CONFUSION:
+            data = _markdown(*as_table(item, data)).encode()
+    tensor = _integer(1, TENSOR_OF_TEXT) + _bytes(2, b"") + _bytes(8, data)
+    return _bytes(8, tensor) + _bytes(9, _bytes(1, _bytes(1, TEXT_PLUGIN)))
+
+
+def _markdown(columns: list[str], rows: list[list[Json]]) -> str:
+    """Return a table as TensorBoard's text plugin shows it, whatever its cells are."""
+    if not columns:
+        return "a table without columns"
+    lines = (f"| {' | '.join(map(_cell, row))} |" for row in ([*columns], *rows))
+    return "\n".join([next(lines), "|" + " --- |" * len(columns), *lines])
+
+
+def _cell(value: Json) -> str:
+    text = one_line("" if value is None else str(value))
+    return _NOT_PLAIN.sub(lambda found: f"&#{ord(found[0])};", text)
 
 
 def _size(data: bytes) -> tuple[int, int]:
@@ -192,14 +225,7 @@ def _size(data: bytes) -> tuple[int, int]:
     return 1, 1
 
 
-def _histogram(data: bytes) -> bytes:
-    try:
-        found = parse_json(data)
-        counts, edges = [float(n) for n in found["counts"]], [float(x) for x in found["edges"]]
-    except (ValueError, KeyError, TypeError):
-        return b""
-    if not counts or len(edges) != len(counts) + 1:
-        return b""
+def _histogram(counts: list[float], edges: list[float]) -> bytes:
     middles = [(a + b) / 2 for a, b in pairwise(edges)]
     total = sum(n * x for n, x in zip(counts, middles, strict=True))
     squares = sum(n * x * x for n, x in zip(counts, middles, strict=True))

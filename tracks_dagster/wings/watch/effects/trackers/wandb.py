@@ -12,15 +12,32 @@ import math
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from tracks_dagster.track import media
 from tracks_dagster.track.errors import InvalidInput, TrackerError
 from tracks_dagster.track.json_text import parse_json
+from tracks_dagster.track.media import Logged, file_ending
+from tracks_dagster.track.text.safe_text import one_line
+from tracks_dagster.track.text.units import STEPS_MAX
 from tracks_dagster.wings.watch.effects.trackers.exporting import News, check_key, progressed
-from tracks_dagster.wings.watch.exports import NOTHING_SENT, ExportedRun, Sent
+from tracks_dagster.wings.watch.exports import (
+    NOTHING_SENT,
+    ExportedRun,
+    Sent,
+    as_histogram,
+    as_table,
+    safe_key,
+)
+
+if TYPE_CHECKING:
+    import wandb
 
 CURSOR_FILE = "tracks-export.json"
+NAME_CHARACTERS_MAX = 150  # of a thing's: a file's name has its step and a digest too, at most 255
+WORDS_MAX = 300  # of why W&B's client refuses a thing
 PREFIX = "offline-run-"  # by which `wandb sync` knows such a folder
 
 
@@ -57,8 +74,9 @@ class _WandbTarget:
 
     def write(self, news: News) -> None:
         """Implements `Target`."""
-        first = next(news.rows, None)
-        if first is None and news.rollback is None and self._status == news.run.status:
+        first, (_, done) = next(news.rows, None), news.logged(news.sent, news.sent)
+        is_same = self._status == news.run.status and done == news.sent
+        if first is None and news.rollback is None and is_same:
             return
         with tempfile.TemporaryDirectory(dir=self._folder, prefix=".tracks-") as scratch:
             made, sent = _written(Path(scratch), news)
@@ -96,16 +114,60 @@ def _written(folder: Path, news: News) -> tuple[Path, Sent]:
         settings=settings,
     )
     try:
+        things, _ = news.logged(NOTHING_SENT, replace(sent, step=STEPS_MAX, attempt_id=0))
+        waiting = next(things, None)
         for row in news.all_rows():
+            while waiting is not None and waiting[0].step <= row.step:
+                _add_thing(offline, folder, news, *waiting)
+                waiting = next(things, None)
             values = {name: value for name, value in row.values.items() if math.isfinite(value)}
             offline.log({**values, "_timestamp": row.at}, step=row.step)
             sent = progressed(sent, row)
+        _, sent = news.logged(NOTHING_SENT, sent)
         if sent.rollbacks:
             offline.summary["tracks.rolled_back"] = "\n".join(sent.rollbacks)
     finally:
         offline.finish(exit_code=0)
     (made,) = (folder / "wandb").glob(f"{PREFIX}*")
     return made, sent
+
+
+def _add_thing(run: wandb.Run, scratch: Path, news: News, item: Logged, data: bytes) -> None:
+    """Log a thing as `media/NAME`, beside the numbers; one that W&B cannot take costs itself alone."""
+    import wandb
+
+    key = f"media/{safe_key(item.name, NAME_CHARACTERS_MAX)}"
+    path = scratch / f"thing.{file_ending(item.media_type)}"
+    path.write_bytes(data)
+    try:
+        thing = _thing(item, data, path)
+        if isinstance(
+            thing, wandb.Table
+        ):  # else it would be an artifact too, outside of the folder
+            thing.bind_to_run(run, key, item.step)
+        run.log({key: thing}, step=item.step)
+    except Exception as error:  # noqa: BLE001 - of a picture that is none, whatever its reader raises
+        news.leave_out(item, one_line(str(error).replace(str(path), path.name))[:WORDS_MAX])
+    finally:
+        path.unlink()
+
+
+def _thing(item: Logged, data: bytes, path: Path) -> Any:
+    """Return it as W&B shows it; a text is a cell of a table, never HTML. Raises ValueError."""
+    import wandb
+
+    match item.kind:
+        case media.IMAGE:
+            return wandb.Image(str(path))
+        case media.AUDIO:
+            return wandb.Audio(str(path))
+        case media.HISTOGRAM:
+            return wandb.Histogram(np_histogram=as_histogram(data))
+        case media.TEXT:
+            columns, rows = ["text"], [[data.decode(errors="replace")]]
+        case _:
+            columns, rows = as_table(item, data)
+    return wandb.Table(columns=columns, data=rows, allow_mixed_types=True)
 
 
 def _read(file: Path, run: ExportedRun) -> tuple[Sent, str]:

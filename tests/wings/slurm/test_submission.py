@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,7 +146,11 @@ def run_script(
 ) -> subprocess.CompletedProcess[str]:
     """Run a job's script with programs that write down what they are called for; ranks end with 75."""
     programs = {
-        "srun": 'echo "srun $*" >>"$LOG"; case "$*" in *" rm -rf "*) exit 1;; esac; exit 75',
+        "squeue": 'echo "$SLURM_TIME_FORMAT" >>"$LOG"; [ -n "$ENDS" ] && echo "$ENDS"',
+        "srun": (
+            'echo "srun $*" >>"$LOG"; echo "until ${TRACKS_ENDS_AT:-}" >>"$LOG"; '
+            'case "$*" in *" rm -rf "*) exit 1;; esac; exit 75'
+        ),
         "scontrol": "seq -f n%05.0f 20000",
         "getent": "exit 0",
         "module": "exit 0",
@@ -153,7 +158,7 @@ def run_script(
     for name, text in programs.items():
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
         (folder / name).chmod(0o755)
-    given = {"PATH": f"{folder}:/usr/bin:/bin", "LOG": str(folder / "log")}
+    given = {"PATH": f"{folder}:/usr/bin:/bin", "LOG": str(folder / "log"), "ENDS": ""}
     given |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[00001-20000]", **more}
     plain = replace(SPEC, compute=ComputeRequest(launcher="slurm"))
     script = job(plain, settings).script.replace("#!/bin/bash -l", "#!/bin/bash")
@@ -169,6 +174,31 @@ def test_the_script_starts_nothing_where_slurm_started_it_again(
     done = run_script(tmp_path, **({"SLURM_RESTART_COUNT": restarts} if restarts else {}))
     has_run = (tmp_path / "log").exists()
     assert (done.returncode, has_run) == ((EXIT_FENCED, False) if restarts == "1" else (75, True))
+
+
+SOON = str(int(time.time()) + 3600)
+
+
+@pytest.mark.parametrize("strict", ["", "set -euo pipefail\n"])
+@pytest.mark.parametrize(
+    ("given", "until"),
+    [
+        ({"ENDS": SOON}, SOON),
+        ({"SLURM_JOB_END_TIME": SOON, "ENDS": "5"}, SOON),
+        ({"ENDS": str(int(time.time()) + 365 * 86_400)}, ""),  # a job without a limit
+        ({"ENDS": "N/A"}, ""),
+        ({}, ""),  # squeue fails
+    ],
+)
+def test_the_ranks_get_the_time_limit_by_slurm_where_it_says_one(
+    tmp_path: Path, given: dict[str, str], until: str, strict: str
+) -> None:
+    site = f"#!/bin/bash\n{strict}{{tracks}}\n"
+    done = run_script(tmp_path, replace(SETTINGS, template=site), **given)
+    assert done.returncode == 75, done.stderr
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert (lines[0] == "%s") == ("SLURM_JOB_END_TIME" not in given)  # squeue is asked for seconds
+    assert {line for line in lines if line.startswith("until")} == {f"until {until}"}
 
 
 @pytest.mark.parametrize("strict", ["", "set -euo pipefail\n"])

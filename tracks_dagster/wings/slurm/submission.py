@@ -45,6 +45,7 @@ STORE_DIGITS = 8  # of the store's hash: two homes of one account have runs of t
 _NAME = re.compile(rf"{NAME_PREFIX}(?P<run>.+)-a(?P<attempt>\d{{2,9}})-[0-9a-f]{{8}}")
 FIRST_PORT, PORTS = 20_000, 10_000  # below the ports that a kernel gives out by itself
 MIB = 1024**2
+LIMIT_S_MAX = 360 * 86_400  # Slurm ends a job without a limit after 365 days
 
 # As on Kubernetes (`pod_template`): a failure is read in the log, and ends the process.
 _NCCL = {"NCCL_DEBUG": "WARN", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
@@ -272,6 +273,14 @@ def _lines(
     yield 'if [ "${SLURM_TOPOLOGY_ADDR_PATTERN:-node}" != node ]; then'
     yield f"  export {names.ENV_SWITCHES}=$(timeout 20 {_each(nodes)} --immediate=10 \\"
     yield "    sh -c 'echo ${SLURM_TOPOLOGY_ADDR%.*}' | sort -u | head -n 8 | paste -sd ' ')"
+    yield "fi"
+    # Newer Slurms set it; %s: what squeue writes are Unix seconds. Of a job without a limit, a year.
+    yield "ends=${SLURM_JOB_END_TIME:-}"
+    yield '[ -n "$ends" ] || ends=$(SLURM_TIME_FORMAT=%s timeout 20 \\'
+    yield '  squeue --noheader --jobs="$SLURM_JOB_ID" --format=%e 2>/dev/null) || ends='
+    yield "case $ends in '' | *[!0-9]*) ends=0 ;; esac"
+    yield f'if [ "$ends" -gt 0 ] && [ "$ends" -lt $(($(date +%s) + {LIMIT_S_MAX})) ]; then'
+    yield f"  export {names.ENV_ENDS_AT}=$ends"
     yield "fi"
     yield f"export TRACKS_JOB_WORK={shlex.quote(settings.work)}/tracks-$SLURM_JOB_ID"
     yield "trap : TERM  # the ranks get it too, and save: their end is waited for"

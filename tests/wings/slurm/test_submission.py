@@ -82,6 +82,13 @@ def test_nothing_is_asked_of_slurm_that_nobody_asked_for() -> None:
         ({"excluded_nodes": ("n3", "n1")}, "--exclude=n1,n3,n7"),
         ({"memory_bytes": 2**20 + 1}, "--mem=2M"),
         ({"cpus": 7.5}, "--cpus-per-task=8"),
+        ({"slurm": {"account": "grant-7"}}, "--account=grant-7"),
+        ({"slurm": {"constraint": "h100|a100"}}, "--constraint=h100|a100"),
+        ({"slurm": {"reservation": "week_5"}}, "--reservation=week_5"),
+        ({"slurm": {"time_limit": "2h"}}, "--time=120"),
+        ({"slurm": {"time_limit": "2:00:00"}}, "--time=120"),
+        ({"slurm": {"nice": "500"}}, "--nice=500"),
+        ({"slurm": {"exclude": "n[1-2]"}}, "--exclude=n7,n[1-2]"),
     ],
 )
 def test_what_a_run_asks_for_comes_before_the_settings(
@@ -89,6 +96,14 @@ def test_what_a_run_asks_for_comes_before_the_settings(
 ) -> None:
     asked = replace(SPEC, compute=replace(SPEC.compute, **compute))  # type: ignore[arg-type]
     assert option in job(asked).options
+
+
+def test_an_empty_word_of_a_run_leaves_to_slurm_what_the_settings_say() -> None:
+    names = ("account", "constraint", "reservation", "nice", "time_limit", "exclude")
+    asked = replace(SPEC, compute=replace(SPEC.compute, slurm=dict.fromkeys(names, "")))
+    found = {each.partition("=")[0] for each in job(asked).options}
+    assert found.isdisjoint({"--account", "--constraint", "--reservation", "--nice", "--time"})
+    assert "--exclude" in found  # nodes are added to those of the settings, never taken away
 
 
 def test_a_class_of_the_policy_comes_before_the_settings_for_all() -> None:
@@ -139,6 +154,28 @@ def test_a_request_that_slurm_cannot_meet_is_refused_with_all_that_is_wrong() ->
     assert "'h100' is not a device class; did you mean a100?" in str(error.value)
     assert "node_selector is of Kubernetes" in str(error.value)
     assert "time_limit is 2 min and notice 3 min" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("acount", "x", "'acount' is not an option of a run's jobs; did you mean account?"),
+        ("partition", "gpu", "A run's partition is its queue: --queue."),
+        ("qos", "gold", "A run's QOS is its priority class: --priority-class."),
+        ("gres", "gpu:1", "--device-class"),
+        ("account", "a b", "account of the run's jobs: 'a b' is not a name that Slurm may have"),
+        ("time_limit", "24", "'24' has no unit"),
+        ("time_limit", "2min", "time_limit is 2 min and notice 3 min"),
+        ("nice", "low", "'low' is not a nice value"),
+        ("exclude", "n1 n2", "'n1 n2' is not a list of nodes"),
+    ],
+)
+def test_an_option_of_a_run_that_cannot_be_meant_is_refused(
+    name: str, value: str, words: str
+) -> None:
+    with pytest.raises(InvalidInput) as error:
+        job(replace(SPEC, compute=replace(SPEC.compute, slurm={name: value})))
+    assert words in str(error.value)
 
 
 def run_script(

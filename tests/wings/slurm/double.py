@@ -50,6 +50,7 @@ class FakeSlurm:
         self.calls: list[tuple[str, ...]] = []
         self.is_away = False
         self.takes_s = 0.0  # each program, until it answers
+        self.ends_nothing = False  # scancel is taken, and the job lives on
         self.lag_s = 0.0  # until accounting has the end of a job
         self.refusal = ""
         self.user = 1000
@@ -171,7 +172,7 @@ class FakeSlurm:
         job = next((job for job in self.jobs if str(job.id) == words[-1]), None)
         if job is None or job.ended_at is not None:
             return _failed("scancel: error: Kill job error on job id 1: Invalid job id specified")
-        if "--signal=TERM" not in words:
+        if "--signal=TERM" not in words and not self.ends_nothing:
             self.end(job, f"CANCELLED by {self.user}")
         return _done("")
 

@@ -8,7 +8,7 @@ import random
 import subprocess
 import threading
 from dataclasses import asdict, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -71,9 +71,10 @@ class World:
             seconds=lambda: self.clock().timestamp(),
         )
 
-    def later(self, seconds: float = POLL_S) -> None:
-        """Let the queue's last answer grow old."""
+    def later(self, seconds: float = POLL_S) -> datetime:
+        """Let the queue's last answer grow old; return when that is."""
         self.clock.advance(seconds)
+        return self.clock()
 
     def counted(self, program: str) -> int:
         """How often a program was started."""
@@ -651,6 +652,37 @@ def test_gangs_that_are_killed_share_the_questions_to_accounting(world: World) -
         assert launcher.observe(spec.ref).allocated == "gres/gpu=4"
     passed_s = (world.clock() - began).total_seconds()
     assert world.counted("sacct") <= 1 + passed_s / POLL_S
+
+
+def test_a_gang_is_ended_in_steps_of_which_none_waits(world: World) -> None:
+    world.slurm.lag_s = 15.0
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.slurm.start(world.slurm.job())
+    steps, now = 0, world.clock()
+    while not launcher.end_in_steps(REF):
+        steps += 1
+        assert steps < 10
+        assert world.clock() == now, "a step has waited"
+        now = world.later(5.0)
+    assert steps > 1
+    assert launcher.observe(REF).allocated == "gres/gpu=4"
+    before = world.clock()
+    launcher.kill(REF)
+    assert world.clock() == before
+
+
+def test_a_job_that_cancelling_does_not_end_is_named_and_asked_to_end_again(world: World) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.slurm.start(world.slurm.job())
+    world.slurm.ends_nothing = True
+    with pytest.raises(GangError, match="job 1 is still RUNNING 120 s after it was cancelled"):
+        launcher.kill(REF)
+    assert 10 <= world.counted("scancel") <= 12
+    world.slurm.ends_nothing = False
+    launcher.kill(REF)
+    assert launcher.observe(REF).phase is GangPhase.GONE
 
 
 @pytest.mark.parametrize("is_known", [False, True])

@@ -30,7 +30,10 @@ class Gang:
     last: JobRow | None = None  # the newest row of the queue that had it
     asked: int = 0  # how often accounting was, in vain but for the last time
     is_gone: bool = False  # by an answer about it alone, which may be newer than that for all
-    drained_s: float | None = None
+    drained_s: float | None = None  # when, on a steady clock, as what follows
+    cancelled_s: float | None = None
+    end_by_s: float | None = None  # or it cannot be ended
+    settle_by_s: float | None = None  # for accounting to have its end
     is_cancelled: bool | None = None  # by a supervisor; None: not looked up yet
     found: list[Condition] = field(default_factory=list)
 

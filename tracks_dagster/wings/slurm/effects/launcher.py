@@ -196,30 +196,43 @@ class SlurmLauncher:
 
     def kill(self, ref: AttemptRef) -> None:
         """Cancel the job and see it gone; a job that is known to be over is not asked about."""
+        while not self.end_in_steps(ref):
+            self._sleep(KILL_POLL_S)
+
+    def end_in_steps(self, ref: AttemptRef) -> bool:
+        """Take a step of `kill`, as `ports.EndsInSteps`.
+
+        How the job ended is waited for, where accounting may know: by whom, its steps, its devices.
+        """
         with _Translated(f"end {ref.key}"):
             gang = self._gang(ref)
             job = self._find_job(gang)
             if job is None:
-                return
-            if gang.is_over:
-                self._settle(gang)
-                return
-            give_up_at = self._seconds() + KILL_S_MAX
-            cancelled_at: float | None = None
-            while living := self._living_now(gang, job):
-                now_s = self._seconds()
-                if now_s > give_up_at:
-                    raise GangError(
-                        f"Cannot end the gang of {ref.key}: job {living[0].id} is still "
-                        f"{living[0].state} {KILL_S_MAX:g} s after it was cancelled; `scontrol show "
-                        f"job {living[0].id}` says more. The attempt stays open."
-                    )
-                if cancelled_at is None or now_s - cancelled_at > DRAIN_AGAIN_S:
-                    cancelled_at = now_s
-                    self._cancel(gang, [row.id for row in living])
-                self._sleep(KILL_POLL_S)
+                return True
+            now_s = self._seconds()
+            if not (gang.is_over or gang.is_gone) and (living := self._living_now(gang, job)):
+                gang.end_by_s = gang.end_by_s or now_s + KILL_S_MAX
+                self._end_living(gang, living, now_s)
+                return False
             gang.is_gone = True
-            self._settle(gang)
+            gang.settle_by_s = gang.settle_by_s or now_s + ACCOUNT_S_MAX
+            problem = "" if gang.is_settled else self._accounts.look()
+            is_vain = bool(problem) or self._accounts.is_off or gang.asked >= ASKED_MAX
+            return gang.is_settled or is_vain or now_s >= gang.settle_by_s
+
+    def _end_living(self, gang: Gang, living: list[JobRow], now_s: float) -> None:
+        """Cancel what lives, again where that did not help; raises GangError once it never will."""
+        assert gang.end_by_s is not None
+        if now_s > gang.end_by_s:
+            gang.end_by_s = None  # who asks again begins again
+            raise GangError(
+                f"Cannot end the gang of {gang.ref.key}: job {living[0].id} is still "
+                f"{living[0].state} {KILL_S_MAX:g} s after it was cancelled; `scontrol show "
+                f"job {living[0].id}` says more. The attempt stays open."
+            )
+        if gang.cancelled_s is None or now_s - gang.cancelled_s > DRAIN_AGAIN_S:
+            gang.cancelled_s = now_s
+            self._cancel(gang, [row.id for row in living])
 
     def ship(self, ref: AttemptRef, store: ObjectStore) -> None:
         """Do nothing: the nodes ship their own journals."""
@@ -530,17 +543,6 @@ class SlurmLauncher:
         gang.is_cancelled = True
         for id_ in ids:
             self._client.cancel(id_)
-
-    def _settle(self, gang: Gang) -> None:
-        """Wait for one of the next answers of accounting, where there is any: it names who ended a job,
-        how its steps ended, and what it had."""
-        give_up_at = self._seconds() + ACCOUNT_S_MAX
-        while not gang.is_settled:
-            problem = self._accounts.look()
-            is_vain = bool(problem) or self._accounts.is_off or gang.asked >= ASKED_MAX
-            if is_vain or self._seconds() >= give_up_at:
-                return
-            self._sleep(KILL_POLL_S)
 
     def _output(self, job: Job) -> str:
         """Return the end of the job's output, where its file system is seen here."""

@@ -42,6 +42,8 @@ class Launcher:
     what `tracks up --NAME` does, which has Dagster's runs there too; empty where it cannot. asks: who
     answers there, as `tracks stop` names what it waits for. drained: a module with
     `drained_nodes(settings)`, which returns `attempts.findings.DrainedNode`s; empty where it has none.
+    lets_go: an attempt's Dagster run ends once its gang is started, and `watch_attempts` watches it:
+    one process asks for all.
     """
 
     module: str
@@ -49,6 +51,7 @@ class Launcher:
     runs: str = ""
     asks: str = ""
     drained: str = ""
+    lets_go: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,6 +89,17 @@ def test_another_place_leaves_behind_what_was_asked_of_the_first(
     assert attempt.opened.compute == ComputeRequest(ranks=2)
 
 
+def test_one_thing_that_was_asked_of_slurm_is_changed_and_the_others_stay(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    asked = ComputeRequest(launcher="slurm", ranks=2, slurm={"account": "a", "time_limit": "1h"})
+    history = History().declare(config=CONFIG, compute=asked).open().place().restore().commit(20)
+    history.end("host_oom", last_step=23)
+    attempt = retried(tracks, store, history, compute={"slurm": {"time_limit": "2h"}})
+    assert attempt.opened.compute.slurm == {"account": "a", "time_limit": "2h"}
+    assert set(changed(attempt)) == {"compute.slurm"}
+
+
 def test_the_cadence_and_the_snapshot_can_be_changed(
     tracks: Tracks, store: FakeObjectStore, history: History
 ) -> None:

@@ -28,6 +28,7 @@ ASKED = ComputeRequest(
     queue="team-a",
     pool="big",
 )
+SECRET = "hf_" + "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1dE3f"
 PLAIN = asked(run_id="r-1", intent="See how it goes.", owner="ann", config={"steps": 40})
 REQUEST = PLAIN.but(**{name: getattr(ASKED, name) for name in COMPUTE_FIELDS})
 
@@ -67,6 +68,12 @@ def test_every_field_of_a_compute_request_can_be_asked_for() -> None:
         ({"node_selector": {f"k{i}": "x" for i in range(33)}}, "33 entries; at most 32"),
         ({"tolerations": ({"key": "x", "effect": "Never"},)}, "NoSchedule"),
         ({"launcher": "local"}, "say --on kubernetes"),
+        ({"slurm": {"account": "a"}}, "--slurm is of gangs on Slurm.*launcher is kubernetes"),
+        ({"launcher": "slurm", "slurm": {f"k{i}": "x" for i in range(33)}}, "slurm has 33 entries"),
+        (
+            {"launcher": "slurm", "slurm": {"account": SECRET}},
+            "slurm account holds what looks like",
+        ),
     ],
 )
 def test_a_request_that_cannot_be_met_writes_nothing(

@@ -95,6 +95,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "priority_class": ("high",),
     "topology_key": ("zone",),
     "queue": ("team-a",),
+    "slurm": ({"account": "a"}, {"time_limit": "2h"}),
     "pool": ("big",),
 }
 
@@ -161,6 +162,21 @@ def test_a_project_says_where_it_runs_unless_a_person_does_and_then_its_device_c
         assert tuple(found[name] for name in ("launcher", "device_class", "ranks")) == place
 
 
+def test_what_is_asked_of_slurm_is_merged_name_by_name_and_a_project_s_counts_there_alone() -> None:
+    project = {"slurm": {"account": "p", "nice": "9"}}
+    source = {"launcher": "slurm", "slurm": {"account": "s", "time_limit": "1h"}}
+    given = {"slurm": {"time_limit": "2h"}}
+    merged = {"account": "s", "nice": "9", "time_limit": "2h"}
+    for own, before, expected in (
+        (given, source, merged),
+        ({}, {}, {}),  # it stays local
+        ({"launcher": "slurm"}, {}, project["slurm"]),
+        ({"launcher": "kubernetes"}, source, {}),
+        ({"launcher": "kubernetes", **given}, source, given["slurm"]),  # which is refused
+    ):
+        assert merge(own, source=before, project=project, otherwise={})["slurm"] == expected
+
+
 def as_before(
     given: Mapping[str, Any],
     config: Mapping[str, Any],
@@ -195,6 +211,8 @@ def as_before(
         their_rule = RetentionRule(**{name: origin.fields[name] for name in RULE})
         request |= {name: value for name, value in theirs.items() if name not in left}
         request |= {"retention": replace(their_rule, **kept)}
+        slurm = given.get("slurm", {}) if moved else {**origin.fields["slurm"], **request["slurm"]}
+        request |= {"slurm": slurm}
         request["config"] = {**origin.config, **config}
         if request["snapshot_id"] is None and origin.snapshot is not None:
             request["snapshot_id"] = origin.snapshot.snapshot_id

@@ -32,6 +32,7 @@ from tracks_dagster.retry.effects.due import (
 )
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.track import log_key
 
@@ -90,6 +91,18 @@ def training(*beats: Beat) -> GangReport:
 
 
 BEAT = Beat(rank=0, phase=Phase.COMPUTING, step=7, count=40, step_s_p99=0.1)
+
+
+class GangsInSteps(FakeGangs):
+    """Gangs whose end takes some looks of the watcher."""
+
+    steps = 0
+
+    def end_in_steps(self, ref: AttemptRef) -> bool:
+        self.steps += 1
+        if self.steps == 2:  # gone now; how it ended is known later
+            self.kill(ref)
+        return self.steps > 3
 
 
 class Ticks:
@@ -467,3 +480,18 @@ def test_what_is_old_or_too_much_leaves_and_the_first_to_finish_goes_first(
 def test_a_run_that_finished_today_stays_however_many_there_are() -> None:
     finished = {"old": BEGIN - timedelta(hours=23)}
     assert leaving(KEYS, finished, BEGIN, keep_days=90, keys_max=0) == []
+
+
+def test_an_end_that_takes_more_than_one_look_keeps_why_it_was_decided(
+    tracks: Tracks,
+    ledger: Ledger,
+    orchestrator: FakeOrchestrator,
+    left_run: History,
+    clock: FakeClock,
+) -> None:
+    gangs = GangsInSteps()
+    gangs.reports["r-1", 1] = training(BEAT)
+    found = Ticks(tracks, ledger, gangs, orchestrator, clock).ended(100)
+    assert found is not None
+    assert gangs.steps == 4
+    assert tracks.run("r-1").attempts[0].reason == TerminationReason.HANG

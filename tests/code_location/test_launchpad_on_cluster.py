@@ -74,6 +74,7 @@ def test_the_launchpad_asks_a_cluster(on_cluster: App, instance: DagsterInstance
         ({"launcher": KUBERNETES, "device_class": "h100"}, "There are: a100, cpu"),
         ({"launcher": "lsf"}, "there are: local, kubernetes"),
         ({"cluster": CLUSTER}, "launcher: kubernetes"),
+        ({"launcher": KUBERNETES, "cluster": {"slurm": {"nice": "1"}}}, "is of gangs on Slurm"),
         ({"launcher": KUBERNETES, "cluster": {"ranks_per_node": 2}}, "cannot be 2 on each node"),
     ],
 )

@@ -55,6 +55,7 @@ from tracks_dagster.defs.resources.application import DagsterOrchestrator
 from tracks_dagster.home.deployment import is_limited
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.track import names
+from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import GangUnreachable, SettingsError
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.reasons import TerminationReason
@@ -206,6 +207,25 @@ def test_in_a_deployment_that_limits_its_runs_a_run_ends_once_training_has_begun
             receipt, *_ = tick().asset_events
             assert receipt.asset_key == AssetKey(names.RECEIPTS)
     assert app.tracks.run("r-1").attempts[0].reason is TerminationReason.PREEMPTED
+
+
+def test_one_process_watches_all_gangs_on_slurm(
+    app: App, gangs: FakeGangs, instance: DagsterInstance, tmp_path: Path
+) -> None:
+    settings = tmp_path / "slurm.yaml"
+    settings.write_text("python: /venv/bin/python\n")
+    app = replace(app, settings=replace(app.settings, files={"TRACKS_SLURM": settings}))
+    history = History("r-1").declare().open(compute=ComputeRequest(launcher="slurm"))
+    write(app, history.supervise("dead").place().restore())
+    gangs.reports["r-1", 1] = GangReport(phase=GangPhase.ALIVE, ranks=(RankEnd(rank=0),))
+    supervise(app, instance)
+    attempt = app.tracks.run("r-1").attempts[0]
+    assert attempt.claims[-1].body.lets_go
+    assert attempt.is_open
+    [seen] = instance.fetch_observations(AssetKey(names.ATTEMPT_PARTITIONS), limit=5).records
+    observed = seen.asset_observation
+    assert observed is not None
+    assert "One process watches all gangs on slurm" in (observed.description or "")
 
 
 @pytest.mark.parametrize(

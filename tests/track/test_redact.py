@@ -260,7 +260,7 @@ NAMES = {
     *("last_stepped_at", "launch_id", "launcher", "limit", "logical_sha256", "manifest_key"),
     *("in_place", "checks_sha256", "home", "off_peak", "metric_steps", "non_finite"),
     *("manifest_sha256", "metric", "metrics", "mode", "model_family", "name", "node", "seconds"),
-    *("node_selector", "object_prefix", "package_version", "pin", "places_sha256", "pod"),
+    *("node_selector", "slurm", "object_prefix", "package_version", "pin", "places_sha256", "pod"),
     *("pod_nodes", "policy_version", "pool", "priority_class", "queue", "reason", "repeat", "rule"),
     *(
         "run_id",

@@ -35,6 +35,17 @@ def test_a_launcher_tells_the_attempt_and_torchrun_the_rank() -> None:
     assert place_from_json(place_to_json(result.attempt)) == result.attempt
 
 
+def test_a_cluster_says_until_when_a_gang_may_run_and_what_is_no_number_is_not_known() -> None:
+    limit = {"TRACKS_ENDS_AT": "1795974416", "TRACKS_TERMINATION_GRACE_S": "120"}
+    place = read_environment({**OURS, **limit}).attempt
+    assert place is not None
+    assert (place.ends_at_s, place.notice_s) == (1795974416.0, 120.0)
+    for other in ({}, {"TRACKS_ENDS_AT": "N/A", "TRACKS_TERMINATION_GRACE_S": ""}):
+        place = read_environment({**OURS, **other}).attempt
+        assert place is not None
+        assert (place.ends_at_s, place.notice_s) == (None, None)
+
+
 def test_a_pod_reads_what_was_asked_of_the_cluster_and_what_its_queue_says_that_it_gave() -> None:
     given = {"TRACKS_CLUSTER_QUEUE": "all", "TRACKS_SWITCHES": "spine.leaf1"}
     result = read_environment({"TRACKS_ASKED": '{"queue": "a"}', **given})

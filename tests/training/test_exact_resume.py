@@ -7,15 +7,20 @@ import random
 import signal
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from tests.training.gangs import TrainingRun
-from tracks_dagster.track.bodies import Drill
+from tracks_dagster.track.bodies import CheckpointCadence, Drill
 from tracks_dagster.track.names import EXIT_DRAINED
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.samples import SampleOrder
+from tracks_dagster.training.environment import AttemptPlace
+from tracks_dagster.training.triggers import StopSignal, Triggers, time_left_s
 
 GRACE = Drill(kind="preempt", step=7)
 NO_GRACE = Drill(kind="preempt", step=8, grace_s=0.0)
@@ -114,6 +119,45 @@ def test_the_time_trigger_saves_too_and_the_final_step_always_is(tmp_path: Path)
         (2, "time"),
         (3, "final"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("left_s", "slowest_s", "is_due"),
+    [
+        (301, 0.0, False),  # 60 s early, 120 s of notice, as long again
+        (299, 0.0, True),
+        (299, 60.0, False),  # twice as long fits into the notice
+        (381, 100.0, False),  # 60 s early, 120 s of notice, twice 100 s
+        (379, 100.0, True),
+    ],
+)
+def test_a_save_is_due_once_before_a_limit_whose_notice_may_be_too_short_for_one(
+    tmp_path: Path, left_s: float, slowest_s: float, is_due: bool
+) -> None:
+    now = time.time()
+    place = AttemptPlace(
+        store_url="",
+        run_id="r",
+        attempt_id=1,
+        opened_seq=1,
+        work=tmp_path,
+        cache=tmp_path,
+        ends_at_s=now + left_s,
+        notice_s=120.0,
+    )
+    cadence = CheckpointCadence(every_steps=None)
+    for is_clock in (True, False):
+        triggers = Triggers(cadence, StopSignal(), place, is_clock=is_clock)
+        with mock.patch("tracks_dagster.training.triggers.time") as clock:
+            clock.time.return_value = now
+            clock.monotonic.return_value = 0.0
+            assert time_left_s(place) == left_s
+            assert triggers.asked(slowest_s)[2] == (is_due and is_clock)
+            assert not triggers.asked(slowest_s)[2]
+    for unknown in (replace(place, ends_at_s=None), replace(place, notice_s=None)):
+        triggers = Triggers(cadence, StopSignal(), unknown, is_clock=True)
+        assert not triggers.asked(slowest_s)[2]
+    assert time_left_s(replace(place, ends_at_s=None)) is None
 
 
 def test_an_attempt_that_finds_its_last_step_done_completes_without_a_step(

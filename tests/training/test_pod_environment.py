@@ -9,7 +9,7 @@ import pytest
 from tracks_dagster.attempts.ports import GangSpec, RankCommand
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import SettingsError
-from tracks_dagster.track.names import ENV_SWITCHES, POD_VARIABLES
+from tracks_dagster.track.names import ENV_ENDS_AT, ENV_SWITCHES, POD_VARIABLES
 from tracks_dagster.training.pods.environment import PodEnvironment, read_pod_environment
 from tracks_dagster.wings.kubernetes.manifests import gang_objects
 from tracks_dagster.wings.kubernetes.settings import ClusterSettings
@@ -53,7 +53,7 @@ def test_a_manifest_sets_exactly_what_the_table_of_a_pods_variables_has() -> Non
     ours = {
         name for name in given("runs/r/trainer.py") if name in POD_VARIABLES or "TRACKS" in name
     }
-    assert ours == POD_VARIABLES - {ENV_SWITCHES}  # which Slurm alone says
+    assert ours == POD_VARIABLES - {ENV_ENDS_AT, ENV_SWITCHES}  # which Slurm alone says
 
 
 def test_a_pod_reads_what_its_manifest_tells() -> None:

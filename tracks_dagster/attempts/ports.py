@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tracks_dagster.attempts.machine import Devices, MachineNow
 from tracks_dagster.projects.project import Project
@@ -146,6 +146,16 @@ class RankSignals(Protocol):
 
     def dump_stacks(self, ref: AttemptRef) -> tuple[StackDump, ...]:
         """Let every rank that lives write down where it stands; bounded, and ends none of them."""
+        ...
+
+
+@runtime_checkable
+class EndsInSteps(Protocol):
+    """A launcher whose `kill` may wait for long, and can be gone through a step at a time."""
+
+    def end_in_steps(self, ref: AttemptRef) -> bool:
+        """Take the next step of `kill` and wait for nothing; True once `kill` would wait no more.
+        Raises as `kill`."""
         ...
 
 

@@ -13,7 +13,7 @@ from dataclasses import fields
 from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest
-from tracks_dagster.track.declared_fields import LAUNCHER, Field
+from tracks_dagster.track.declared_fields import LAUNCHER, SLURM, Field
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.nearest import unknown
@@ -45,6 +45,11 @@ def check_compute(compute: ComputeRequest) -> None:
         raise InvalidInput(f"{unknown('launcher', compute.launcher, LAUNCHERS)}")
     if compute.launcher == names.LOCAL:
         check_is_on_cluster(compute.launcher, _cluster_fields_given(compute))
+    if compute.slurm and compute.launcher != SLURM.name:
+        raise InvalidInput(
+            f"{SLURM.option} is of gangs on Slurm, and the run's launcher is {compute.launcher}; "
+            "leave it out."
+        )
     problems = [*_sizes(compute), *_names(compute), *_nodes(compute)]
     if problems:
         raise InvalidInput(" ".join(problems))
@@ -99,7 +104,7 @@ def _nodes(compute: ComputeRequest) -> Iterator[str]:
     for toleration in compute.tolerations:
         for words in toleration_problems(toleration):
             yield f"toleration {dict(toleration)}: {words}"
-    for name in ("node_selector", "tolerations"):
+    for name in ("node_selector", "tolerations", SLURM.name):
         if (count := len(getattr(compute, name))) > ITEMS_MAX:
             yield f"{name} has {count} entries; at most {ITEMS_MAX} fit a record."
 

@@ -88,7 +88,7 @@ def _read(field: Field, value: Any) -> Any:
         case Kind.SIZE:
             return _size(value)
         case Kind.LABELS:
-            return _labels(value)
+            return _labels(field, value)
         case Kind.TOLERATIONS:
             return tuple(map(_toleration, value))
         case Kind.STEPS:
@@ -118,17 +118,20 @@ def _size(text: str) -> int:
         raise InvalidInput(f"--memory: {error}") from error
 
 
-def _labels(pairs: tuple[str, ...]) -> Mapping[str, str]:
+def _labels(field: Field, pairs: tuple[str, ...]) -> Mapping[str, str]:
+    example = "; ".join(
+        f"{key}={value}" for key, value in (field.example or {"gpu": "a100"}).items()
+    )
     found: dict[str, str] = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")
         if not separator or not key:
             raise InvalidInput(
-                f"--node-selector {pair!r} is not KEY=VALUE; write for example gpu=a100."
+                f"{field.option} {pair!r} is not KEY=VALUE; write for example {example}."
             )
         if found.setdefault(key, value) != value:
             raise InvalidInput(
-                f"--node-selector {key} is {found[key]!r} and {value!r}; no node has both."
+                f"{field.option} {key} is {found[key]!r} and {value!r}; give one of them."
             )
     return found
 

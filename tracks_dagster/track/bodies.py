@@ -90,7 +90,8 @@ class ComputeRequest:
     each node or pod, a divisor of `ranks`; memory_bytes, cpus: of each; queue: Kueue's local queue, or
     Slurm's partition; priority_class: of pods, or Slurm's QOS. Of Kubernetes alone: node_selector:
     labels of a node; tolerations: as in a pod's spec; topology_key: the node label of which all pods
-    have to share one value.
+    have to share one value. Of Slurm alone: slurm: by name what its job asks for beside that; an empty
+    word: what no setting says.
     """
 
     launcher: str = "local"
@@ -106,6 +107,7 @@ class ComputeRequest:
     priority_class: str | None = None
     topology_key: str | None = None
     queue: str | None = None
+    slurm: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,6 +118,9 @@ def _rule(name: str, kind: Kind, words: str, **more: Any) -> Field:
 
 
 # fmt: off
+# Called as the launcher whose jobs it is of.
+SLURM = _compute("slurm", Kind.LABELS, "Slurm: account, constraint, exclude, nice, reservation or "
+                 "time_limit of the run's jobs.", {}, key="slurm", example={"time_limit": "24h"})
 CLUSTER = (
     _compute("ranks_per_node", Kind.COUNT, "Ranks of each node or pod.", 1),
     _compute("memory_bytes", Kind.SIZE, "Memory of each node or pod.", flag="--memory"),
@@ -128,6 +131,7 @@ CLUSTER = (
     _compute("tolerations", Kind.TOLERATIONS, "Kubernetes: taints that the pods tolerate.", (),
              flag="--toleration"),
     _compute("topology_key", Kind.NAME, "Kubernetes: a node label that must have one value for all."),
+    SLURM,
 )
 PLACE = (
     *CLUSTER,
@@ -236,7 +240,8 @@ def merge(
     source: what a branch inherits, {} of a run that is not one. Where it runs elsewhere than its source
     did, what the source asked of its own place is not inherited; nor what the project asks of the place
     that its file names. project: by its file, whose cadence is whole: who gives one half of it asks for
-    another. otherwise: of an edge, before the default.
+    another. otherwise: of an edge, before the default. What is asked of Slurm is merged name by name,
+    and a project's counts only where the run is there.
     """
     inherited = _without(_PLACE_NAMES, source) if _is_moved(given, source) else source
     is_elsewhere = LAUNCHER.name in project and _is_moved({**source, **given}, project)
@@ -245,7 +250,13 @@ def merge(
         _without(_CADENCE_NAMES, by_project) if _CADENCE_NAMES & given.keys() else by_project
     )
     layers = (given, inherited, by_project, otherwise, DEFAULTS)
-    return dict(ChainMap(*map(dict, layers)))
+    found = dict(ChainMap(*map(dict, layers)))
+    is_there = found[LAUNCHER.name] == SLURM.name
+    asked = (given, inherited, by_project if is_there else {})
+    return {
+        **found,
+        SLURM.name: dict(ChainMap(*(dict(each.get(SLURM.name) or {}) for each in asked))),
+    }
 
 
 def _is_moved(given: Mapping[str, Any], before: Mapping[str, Any]) -> bool:

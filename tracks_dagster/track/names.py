@@ -250,6 +250,7 @@ ENV_RANKS_PER_NODE = "TRACKS_RANKS_PER_NODE"
 ENV_MASTER_ADDR = "TRACKS_MASTER_ADDR"
 ENV_MASTER_PORT = "TRACKS_MASTER_PORT"
 ENV_TERMINATION_GRACE_S = "TRACKS_TERMINATION_GRACE_S"
+ENV_ENDS_AT = "TRACKS_ENDS_AT"  # Unix seconds of the gang's time limit, where Slurm says so
 TRAINER_FAMILY, TRAINER_SCRIPT = "family", "script"
 
 # What a pod's manifest sets and the pod reads: nobody else may set one of them.
@@ -275,6 +276,7 @@ POD_VARIABLES = frozenset(
         ENV_MASTER_ADDR,
         ENV_MASTER_PORT,
         ENV_TERMINATION_GRACE_S,
+        ENV_ENDS_AT,
     }
 )
 

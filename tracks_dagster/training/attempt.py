@@ -89,7 +89,7 @@ from tracks_dagster.training.signals.own_time import OwnTime
 from tracks_dagster.training.starting import begin, rescale
 from tracks_dagster.training.step_log import Best, StepLog
 from tracks_dagster.training.steps import Steps
-from tracks_dagster.training.triggers import StopSignal
+from tracks_dagster.training.triggers import StopSignal, time_left_s
 
 SLOWEST_BYTES_S = 1e6  # of an artifact: before that it is not a hang
 
@@ -260,6 +260,15 @@ class Attempt:
     def drained(self) -> BaseException | None:
         """What a.report raised after SIGTERM, or None."""
         return None if self._running is None else self._running.drained
+
+    @property
+    def time_left_s(self) -> float | None:
+        """Seconds until the cluster's time limit ends this gang; None where no limit is known.
+
+        Each rank reads its own clock, so what they do by it has to be decided on one of them. SIGTERM
+        comes before the limit, and `report` saves then: no script needs this for its checkpoints.
+        """
+        return time_left_s(self._launch.place)
 
     @property
     def best(self) -> Best | None:

@@ -35,7 +35,8 @@ class AttemptPlace:
 
     opened_seq: the seq of the attempt's `attempt_opened`; work: the gang's folder on this machine;
     cache: where this machine keeps snapshots of files for all its gangs. data_url: of the store that
-    has its snapshot, where that is another one.
+    has its snapshot, where that is another one. ends_at_s: Unix time of the gang's time limit, by its
+    node's clock; notice_s: from SIGTERM to the end. None: not known.
     """
 
     store_url: str
@@ -45,6 +46,8 @@ class AttemptPlace:
     work: Path
     cache: Path
     data_url: str | None = None
+    ends_at_s: float | None = None
+    notice_s: float | None = None
 
     @property
     def ref(self) -> AttemptRef:
@@ -89,6 +92,8 @@ def read_environment(environ: Mapping[str, str]) -> RankEnvironment:
             opened_seq=_number(environ, names.ENV_OPENED_SEQ),
             work=work,
             cache=Path(environ.get(names.ENV_CACHE) or work / CACHE),
+            ends_at_s=_seconds(environ, names.ENV_ENDS_AT),
+            notice_s=_seconds(environ, names.ENV_TERMINATION_GRACE_S),
         )
     return RankEnvironment(
         rank=_number(environ, "RANK", 0),
@@ -104,6 +109,12 @@ def read_environment(environ: Mapping[str, str]) -> RankEnvironment:
         granted=_granted(environ),
         secrets=secrets_of(environ),
     )
+
+
+def _seconds(environ: Mapping[str, str], name: str) -> float | None:
+    """Return a number that a cluster may give; None where it gives none that is read."""
+    value = environ.get(name, "")
+    return float(value) if value.isascii() and value.isdecimal() else None
 
 
 def _asked(environ: Mapping[str, str]) -> dict[str, str]:

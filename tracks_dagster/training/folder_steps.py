@@ -134,7 +134,7 @@ class FolderSteps:
             waits=lambda s: pulse.beat(Phase.SAVING, self._ended, may_take_s=s),
         )
         cadence = launch.opened.cadence or launch.declared.cadence
-        self._triggers = Triggers(cadence, stop, is_clock=launch.ranks.is_first)
+        self._triggers = Triggers(cadence, stop, launch.place, is_clock=launch.ranks.is_first)
         self._triggers.saved()
         drills.begin(0)
         self._begin_next()
@@ -153,7 +153,7 @@ class FolderSteps:
         self._pulse.beat(Phase.REPORTING, step)
         if self._drills.is_due_after(step):
             self._drills.play_after(step, self._stop)
-        wishes = self._summed([float(each) for each in self._triggers.asked()])
+        wishes = self._summed([float(each) for each in self._triggers.asked(self.saver.slowest_s)])
         if step > self._reported:
             self._log.ended(step)
         trigger = None

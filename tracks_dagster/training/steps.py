@@ -81,7 +81,7 @@ class Steps:
         self._watch = watch
         self._drains_after: int | None = None  # the last step to run, once SIGTERM came
         cadence = launch.opened.cadence or launch.declared.cadence
-        self._triggers = Triggers(cadence, stop, is_clock=launch.ranks.is_first)
+        self._triggers = Triggers(cadence, stop, launch.place, is_clock=launch.ranks.is_first)
 
     def run(self) -> Iterator[tuple[int, Batch]]:
         """Yield (step, this rank's share) as `Attempt.steps` does."""
@@ -146,7 +146,7 @@ class Steps:
         value = loss.item() if isinstance(loss, torch.Tensor) else float(loss)
         self._pulse.beat(Phase.REPORTING, step)
         value = self._drills.loss(step, value)
-        asked = [value, self.saver.must_settle, *self._triggers.asked()]
+        asked = [value, self.saver.must_settle, *self._triggers.asked(self.saver.slowest_s)]
         sums = self._launch.ranks.sum([*asked, *self._log.figures()])
         loss_sum, settles, *wishes = sums[: len(asked)]
         self._log.write_ranks(sums[len(asked) :])

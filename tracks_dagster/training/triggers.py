@@ -1,5 +1,7 @@
 """When a checkpoint is due: every N steps or T seconds, on SIGTERM, on demand, at the end.
 
+And before a time limit whose notice may be too short for one: SIGTERM's would be cut off.
+
 The ranks must agree, so each gives what it knows (`asked`) and all choose by the sums.
 """
 
@@ -13,6 +15,15 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from tracks_dagster.track.bodies import CheckpointCadence
+from tracks_dagster.training.environment import AttemptPlace
+
+NOTICE_EARLY_S = 60.0  # sbatch --signal: it may be sent so much earlier than asked for
+SAVE_FACTOR = 2.0  # of the slowest save so far: what the next one is given
+
+
+def time_left_s(place: AttemptPlace) -> float | None:
+    """Seconds until the gang's time limit, by this node's clock; None where no limit is known."""
+    return None if place.ends_at_s is None else max(0.0, place.ends_at_s - time.time())
 
 
 class StopSignal:
@@ -51,9 +62,13 @@ class StopSignal:
 
 
 class Triggers:
-    """One rank's reasons to save. is_clock: one rank's clock decides for all."""
+    """One rank's reasons to save. is_clock: one rank's clock decides for all; place: for its limit."""
 
-    def __init__(self, cadence: CheckpointCadence, stop: StopSignal, *, is_clock: bool) -> None:
+    def __init__(
+        self, cadence: CheckpointCadence, stop: StopSignal, place: AttemptPlace, *, is_clock: bool
+    ) -> None:
+        self._place = place
+        self._is_saved_for_limit = False
         self._cadence = cadence
         self._stop = stop
         self._is_clock = is_clock
@@ -64,12 +79,29 @@ class Triggers:
         """Ask for a checkpoint at the end of the running step."""
         self._is_asked = True
 
-    def asked(self) -> tuple[bool, bool, bool]:
-        """Return whether this rank was asked to stop, wants to save, and finds that it is time."""
+    def asked(self, slowest_s: float) -> tuple[bool, bool, bool]:
+        """Return whether this rank was asked to stop, wants to save, and finds that it is time.
+
+        slowest_s: the longest that a save of this launch took to its commit; 0 before the first.
+        """
         every_s = self._cadence.every_s
         waited_s = time.monotonic() - self._saved_at
-        is_time = self._is_clock and every_s is not None and waited_s >= every_s
-        return self._stop.received, self._is_asked or self._stop.save_asked, is_time
+        is_time = every_s is not None and waited_s >= every_s
+        if not self._is_saved_for_limit and self._is_limit_near(slowest_s):
+            is_time = self._is_saved_for_limit = True
+        is_asked = self._is_asked or self._stop.save_asked
+        return self._stop.received, is_asked, self._is_clock and is_time
+
+    def _is_limit_near(self, slowest_s: float) -> bool:
+        """Whether it is time for a save that is committed before SIGTERM comes, where one that begins
+        then might not be: saves are slow for the notice, or nobody knows yet."""
+        left_s, notice_s = time_left_s(self._place), self._place.notice_s
+        if left_s is None or notice_s is None:
+            return False
+        takes_s = SAVE_FACTOR * slowest_s
+        if 0.0 < takes_s <= notice_s:
+            return False
+        return left_s <= NOTICE_EARLY_S + notice_s + max(notice_s, takes_s)
 
     def choose(
         self, step: int, asked: Sequence[float], *, is_last: bool, since: int | None = None

@@ -49,6 +49,9 @@ class FakeSlurm:
         self.forgotten: set[int] = set()  # by the queue
         self.calls: list[tuple[str, ...]] = []
         self.is_away = False
+        self.takes_s = 0.0  # each program, until it answers
+        self.ends_nothing = False  # scancel is taken, and the job lives on
+        self.lag_s = 0.0  # until accounting has the end of a job
         self.refusal = ""
         self.user = 1000
         self._next = 1
@@ -67,6 +70,7 @@ class FakeSlurm:
         for each in delayed:
             self._sbatch(*each)
         self.calls.append(words)
+        self.clock.advance(self.takes_s)
         program = words[0]
         self._counts[program] += 1
         fault = self._faults.pop((program, self._counts[program]), None)
@@ -155,8 +159,11 @@ class FakeSlurm:
         for job in self.jobs:
             if str(job.id) in ids or (name and job.name == name):
                 lines += job.before
-                times = [_time(at) or "Unknown" for at in (job.started_at, job.ended_at)]
-                head = f"{job.id}|{job.name}|{job.state}|{job.exit}|{_time(job.submitted_at)}"
+                ended_at, state = job.ended_at, job.state
+                if ended_at and (self.clock() - ended_at).total_seconds() < self.lag_s:
+                    ended_at, state = None, "RUNNING"
+                times = [_time(at) or "Unknown" for at in (job.started_at, ended_at)]
+                head = f"{job.id}|{job.name}|{state}|{job.exit}|{_time(job.submitted_at)}"
                 lines.append(f"{head}|{'|'.join(times)}|{job.limit}|n[1-2]|gres/gpu=4|None")
                 lines += [f"{job.id}.{n}|step|{s}|0:0||||||||" for n, s in enumerate(job.steps)]
         return _done("\n".join(lines) + "\n")
@@ -165,7 +172,7 @@ class FakeSlurm:
         job = next((job for job in self.jobs if str(job.id) == words[-1]), None)
         if job is None or job.ended_at is not None:
             return _failed("scancel: error: Kill job error on job id 1: Invalid job id specified")
-        if "--signal=TERM" not in words:
+        if "--signal=TERM" not in words and not self.ends_nothing:
             self.end(job, f"CANCELLED by {self.user}")
         return _done("")
 

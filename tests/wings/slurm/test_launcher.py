@@ -8,6 +8,7 @@ import random
 import subprocess
 import threading
 from dataclasses import asdict, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,8 @@ from tracks_dagster.track.errors import GangError, GangUnreachable
 from tracks_dagster.wings.slurm.effects import board
 from tracks_dagster.wings.slurm.effects.board import LOOK_S_MAX, POLL_S
 from tracks_dagster.wings.slurm.effects.client import SlurmClient
-from tracks_dagster.wings.slurm.effects.launcher import ASKED_MAX, SETTLED_S, SlurmLauncher
+from tracks_dagster.wings.slurm.effects.known_gang import ASKED_MAX
+from tracks_dagster.wings.slurm.effects.launcher import SETTLED_S, SlurmLauncher
 from tracks_dagster.wings.slurm.settings import SlurmSettings
 from tracks_dagster.wings.slurm.submission import COMMENT, job_name
 
@@ -69,9 +71,10 @@ class World:
             seconds=lambda: self.clock().timestamp(),
         )
 
-    def later(self, seconds: float = POLL_S) -> None:
-        """Let the queue's last answer grow old."""
+    def later(self, seconds: float = POLL_S) -> datetime:
+        """Let the queue's last answer grow old; return when that is."""
         self.clock.advance(seconds)
+        return self.clock()
 
     def counted(self, program: str) -> int:
         """How often a program was started."""
@@ -505,6 +508,31 @@ def test_a_job_that_somebody_renames_is_known_by_its_number_and_comment(world: W
     assert launcher.observe(REF).slurm_state == "TIMEOUT"  # accounting has its new name, too
 
 
+@pytest.mark.parametrize(
+    ("submitted_s", "name", "state"),
+    [
+        (0, "renamed", "TIMEOUT"),
+        (-600, "renamed", None),  # of a database that was reset since
+        (600, "renamed", None),
+        (0, "tracks-somebody-else-a01-00000000", None),
+    ],
+)
+def test_a_renamed_job_that_is_gone_is_known_to_a_new_process_by_its_number_and_its_submit(
+    world: World, submitted_s: float, name: str, state: str | None
+) -> None:
+    world.launcher().start(GANG)
+    job = world.slurm.job()
+    world.slurm.start(job)
+    job.name = name
+    job.submitted_at += timedelta(seconds=submitted_s)
+    world.slurm.end(job, "TIMEOUT")
+    world.slurm.forget(job)
+    world.later(3600)
+    launcher = world.launcher()
+    launcher.glance(REF)
+    assert launcher.observe(REF).slurm_state == state
+
+
 def test_a_job_that_somebody_renames_is_killed_and_swept(world: World) -> None:
     for spec in (GANG, replace(GANG, run_id="other")):
         world.launcher().start(spec)
@@ -577,13 +605,102 @@ def test_an_accounting_that_is_away_is_named_and_asked_once_for_all(world: World
     assert world.counted("sacct") == 2
 
 
-def test_a_kill_does_not_wait_for_an_accounting_that_is_not_there(world: World) -> None:
-    world.slurm.has_accounting = False
+def test_a_controller_that_is_away_is_asked_once_for_all_and_again_after_ten_seconds(
+    world: World,
+) -> None:
+    launchers = [world.launcher() for _ in range(5)]
+    launchers[0].start(GANG)
+    world.later(300)
+    world.slurm.is_away, world.slurm.takes_s = True, POLL_S
+    for number in (1, 2):
+        for launcher in launchers:
+            with pytest.raises(GangUnreachable, match="Unable to contact slurm controller"):
+                launcher.glance(REF)
+        assert world.counted("squeue") == number
+        world.later()
+    world.slurm.is_away, world.slurm.takes_s = False, 0.0
+    world.slurm.start(world.slurm.job())
+    assert {launcher.glance(REF).phase for launcher in launchers} == {GangPhase.ALIVE}
+
+
+def test_answers_that_take_longer_than_the_time_between_two_are_shared_too(world: World) -> None:
+    launchers = [world.launcher() for _ in range(5)]
+    launchers[0].start(GANG)
+    job = world.slurm.job()
+    world.slurm.start(job)
+    world.slurm.end(job, "TIMEOUT")
+    world.slurm.forget(job)
+    world.later(300)
+    world.slurm.takes_s = 2 * POLL_S
+    assert {launcher.observe(REF).slurm_state for launcher in launchers} == {"TIMEOUT"}
+    assert (world.counted("squeue"), world.counted("sacct")) == (
+        2,
+        1,
+    )  # the first grew old meanwhile
+
+
+def test_gangs_that_are_killed_share_the_questions_to_accounting(world: World) -> None:
+    world.slurm.lag_s = 15.0
+    launchers = [world.launcher() for _ in range(5)]
+    specs = [replace(GANG, run_id=f"r{n}") for n in range(5)]
+    for launcher, spec in zip(launchers, specs, strict=True):
+        launcher.start(spec)
+        world.slurm.start(world.slurm.job())
+    began = world.clock()
+    for launcher, spec in zip(launchers, specs, strict=True):
+        launcher.kill(spec.ref)
+        assert launcher.observe(spec.ref).allocated == "gres/gpu=4"
+    passed_s = (world.clock() - began).total_seconds()
+    assert world.counted("sacct") <= 1 + passed_s / POLL_S
+
+
+def test_a_gang_is_ended_in_steps_of_which_none_waits(world: World) -> None:
+    world.slurm.lag_s = 15.0
     launcher = world.launcher()
     launcher.start(GANG)
     world.slurm.start(world.slurm.job())
+    steps, now = 0, world.clock()
+    while not launcher.end_in_steps(REF):
+        steps += 1
+        assert steps < 10
+        assert world.clock() == now, "a step has waited"
+        now = world.later(5.0)
+    assert steps > 1
+    assert launcher.observe(REF).allocated == "gres/gpu=4"
+    before = world.clock()
+    launcher.kill(REF)
+    assert world.clock() == before
+
+
+def test_a_job_that_cancelling_does_not_end_is_named_and_asked_to_end_again(world: World) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.slurm.start(world.slurm.job())
+    world.slurm.ends_nothing = True
+    with pytest.raises(GangError, match="job 1 is still RUNNING 120 s after it was cancelled"):
+        launcher.kill(REF)
+    assert 10 <= world.counted("scancel") <= 12
+    world.slurm.ends_nothing = False
+    launcher.kill(REF)
+    assert launcher.observe(REF).phase is GangPhase.GONE
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_kill_does_not_wait_for_an_accounting_that_is_not_there(
+    world: World, is_known: bool
+) -> None:
+    world.slurm.has_accounting = False
+    other = replace(GANG, run_id="other")
+    launcher = world.launcher()
+    for spec in (other, GANG):
+        launcher.start(spec)
+        world.slurm.start(world.slurm.job())
+    if is_known:  # by another process's question
+        world.launcher().kill(other.ref)
+    began = world.clock()
     launcher.kill(REF)
     assert world.counted("sacct") == 1
+    assert (world.clock() - began).total_seconds() < POLL_S
 
 
 def test_gangs_that_accounting_never_had_keep_none_from_being_asked_about(

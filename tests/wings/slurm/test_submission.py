@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,6 +82,13 @@ def test_nothing_is_asked_of_slurm_that_nobody_asked_for() -> None:
         ({"excluded_nodes": ("n3", "n1")}, "--exclude=n1,n3,n7"),
         ({"memory_bytes": 2**20 + 1}, "--mem=2M"),
         ({"cpus": 7.5}, "--cpus-per-task=8"),
+        ({"slurm": {"account": "grant-7"}}, "--account=grant-7"),
+        ({"slurm": {"constraint": "h100|a100"}}, "--constraint=h100|a100"),
+        ({"slurm": {"reservation": "week_5"}}, "--reservation=week_5"),
+        ({"slurm": {"time_limit": "2h"}}, "--time=120"),
+        ({"slurm": {"time_limit": "2:00:00"}}, "--time=120"),
+        ({"slurm": {"nice": "500"}}, "--nice=500"),
+        ({"slurm": {"exclude": "n[1-2]"}}, "--exclude=n7,n[1-2]"),
     ],
 )
 def test_what_a_run_asks_for_comes_before_the_settings(
@@ -88,6 +96,14 @@ def test_what_a_run_asks_for_comes_before_the_settings(
 ) -> None:
     asked = replace(SPEC, compute=replace(SPEC.compute, **compute))  # type: ignore[arg-type]
     assert option in job(asked).options
+
+
+def test_an_empty_word_of_a_run_leaves_to_slurm_what_the_settings_say() -> None:
+    names = ("account", "constraint", "reservation", "nice", "time_limit", "exclude")
+    asked = replace(SPEC, compute=replace(SPEC.compute, slurm=dict.fromkeys(names, "")))
+    found = {each.partition("=")[0] for each in job(asked).options}
+    assert found.isdisjoint({"--account", "--constraint", "--reservation", "--nice", "--time"})
+    assert "--exclude" in found  # nodes are added to those of the settings, never taken away
 
 
 def test_a_class_of_the_policy_comes_before_the_settings_for_all() -> None:
@@ -140,12 +156,38 @@ def test_a_request_that_slurm_cannot_meet_is_refused_with_all_that_is_wrong() ->
     assert "time_limit is 2 min and notice 3 min" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("acount", "x", "'acount' is not an option of a run's jobs; did you mean account?"),
+        ("partition", "gpu", "A run's partition is its queue: --queue."),
+        ("qos", "gold", "A run's QOS is its priority class: --priority-class."),
+        ("gres", "gpu:1", "--device-class"),
+        ("account", "a b", "account of the run's jobs: 'a b' is not a name that Slurm may have"),
+        ("time_limit", "24", "'24' has no unit"),
+        ("time_limit", "2min", "time_limit is 2 min and notice 3 min"),
+        ("nice", "low", "'low' is not a nice value"),
+        ("exclude", "n1 n2", "'n1 n2' is not a list of nodes"),
+    ],
+)
+def test_an_option_of_a_run_that_cannot_be_meant_is_refused(
+    name: str, value: str, words: str
+) -> None:
+    with pytest.raises(InvalidInput) as error:
+        job(replace(SPEC, compute=replace(SPEC.compute, slurm={name: value})))
+    assert words in str(error.value)
+
+
 def run_script(
     folder: Path, settings: SlurmSettings = SETTINGS, **more: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a job's script with programs that write down what they are called for; ranks end with 75."""
     programs = {
-        "srun": 'echo "srun $*" >>"$LOG"; case "$*" in *" rm -rf "*) exit 1;; esac; exit 75',
+        "squeue": 'echo "$SLURM_TIME_FORMAT" >>"$LOG"; [ -n "$ENDS" ] && echo "$ENDS"',
+        "srun": (
+            'echo "srun $*" >>"$LOG"; echo "until ${TRACKS_ENDS_AT:-}" >>"$LOG"; '
+            'case "$*" in *" rm -rf "*) exit 1;; esac; exit 75'
+        ),
         "scontrol": "seq -f n%05.0f 20000",
         "getent": "exit 0",
         "module": "exit 0",
@@ -153,7 +195,7 @@ def run_script(
     for name, text in programs.items():
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
         (folder / name).chmod(0o755)
-    given = {"PATH": f"{folder}:/usr/bin:/bin", "LOG": str(folder / "log")}
+    given = {"PATH": f"{folder}:/usr/bin:/bin", "LOG": str(folder / "log"), "ENDS": ""}
     given |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[00001-20000]", **more}
     plain = replace(SPEC, compute=ComputeRequest(launcher="slurm"))
     script = job(plain, settings).script.replace("#!/bin/bash -l", "#!/bin/bash")
@@ -169,6 +211,31 @@ def test_the_script_starts_nothing_where_slurm_started_it_again(
     done = run_script(tmp_path, **({"SLURM_RESTART_COUNT": restarts} if restarts else {}))
     has_run = (tmp_path / "log").exists()
     assert (done.returncode, has_run) == ((EXIT_FENCED, False) if restarts == "1" else (75, True))
+
+
+SOON = str(int(time.time()) + 3600)
+
+
+@pytest.mark.parametrize("strict", ["", "set -euo pipefail\n"])
+@pytest.mark.parametrize(
+    ("given", "until"),
+    [
+        ({"ENDS": SOON}, SOON),
+        ({"SLURM_JOB_END_TIME": SOON, "ENDS": "5"}, SOON),
+        ({"ENDS": str(int(time.time()) + 365 * 86_400)}, ""),  # a job without a limit
+        ({"ENDS": "N/A"}, ""),
+        ({}, ""),  # squeue fails
+    ],
+)
+def test_the_ranks_get_the_time_limit_by_slurm_where_it_says_one(
+    tmp_path: Path, given: dict[str, str], until: str, strict: str
+) -> None:
+    site = f"#!/bin/bash\n{strict}{{tracks}}\n"
+    done = run_script(tmp_path, replace(SETTINGS, template=site), **given)
+    assert done.returncode == 75, done.stderr
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert (lines[0] == "%s") == ("SLURM_JOB_END_TIME" not in given)  # squeue is asked for seconds
+    assert {line for line in lines if line.startswith("until")} == {f"until {until}"}
 
 
 @pytest.mark.parametrize("strict", ["", "set -euo pipefail\n"])

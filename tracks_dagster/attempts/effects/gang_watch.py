@@ -15,7 +15,7 @@ from tracks_dagster.attempts.effects.closing import is_over
 from tracks_dagster.attempts.effects.evidence import NO_PROBLEM, EndProblem
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.launch import OpenAttempt
-from tracks_dagster.attempts.ports import GangLauncher, GangPhase, GangReport
+from tracks_dagster.attempts.ports import EndsInSteps, GangLauncher, GangPhase, GangReport
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons import hangs
 from tracks_dagster.reasons.evidence import Condition
@@ -90,13 +90,15 @@ class GangWatch:
 class LeftGangs:
     """The gangs that Dagster runs left to `watch_attempts`, as one process has seen them so far.
 
-    shown_seq: up to which record of its run each is shown in Dagster, by the attempt's key.
+    shown_seq: up to which record of its run each is shown in Dagster, by the attempt's key. ending:
+    with what each is to be closed whose end has begun and takes longer than a look.
     """
 
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     watches: dict[str, GangWatch] = field(default_factory=dict)
     shown_seq: dict[str, int] = field(default_factory=dict)
+    ending: dict[str, EndProblem] = field(default_factory=dict)
 
     def look(self, world: World, found: OpenAttempt) -> EndProblem | None:
         """Look at one of them, as `GangWatch.look`."""
@@ -112,8 +114,16 @@ class LeftGangs:
         self.watches[found.key] = watch
         return watch.look(found.attempt, is_stopped=found.is_stopped)
 
+    def has_ended(self, gangs: GangLauncher, found: OpenAttempt, problem: EndProblem) -> bool:
+        """Take a step to the end of a gang where the launcher can; whether it can be closed now."""
+        if not isinstance(gangs, EndsInSteps) or gangs.end_in_steps(found.ref):
+            return True
+        self.ending[found.key] = problem
+        return False
+
     def forget(self, key: str) -> None:
         """Forget an attempt that ended, or that somebody supervises again."""
+        self.ending.pop(key, None)
         self.watches.pop(key, None)
         self.shown_seq.pop(key, None)
 

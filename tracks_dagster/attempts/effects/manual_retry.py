@@ -316,8 +316,9 @@ def plan_attempt(
 ) -> AttemptPlan:
     """Return what follows on `last` with `changes`; raises InvalidInput for one that cannot be made."""
     started = {} if changes.project is None else {"entry": " ".join(changes.project.entry)}
-    refuse_secrets({**started, **changes.config}, tracks.clean)
     compute = _compute(last, changes)
+    asked = {f"slurm {name}": value for name, value in compute.slurm.items()}
+    refuse_secrets({**started, **asked, **changes.config}, tracks.clean)
     return AttemptPlan(
         config=_config(state, last, changes, ranks=compute.ranks),
         compute=compute,
@@ -380,7 +381,8 @@ def _compute(last: AttemptState, changes: AttemptChanges) -> ComputeRequest:
     launcher = changes.compute.get("launcher", before.launcher)
     if launcher != before.launcher:  # what was asked of the other place means nothing there
         before = ComputeRequest(launcher=launcher, ranks=before.ranks)
-    compute = replace(before, **changes.compute)
+    slurm = {**before.slurm, **changes.compute.get("slurm", {})}  # name by name, as `merge` does
+    compute = replace(before, **{**changes.compute, "slurm": slurm})
     if changes.compute:
         check_ranks(compute.ranks)
         check_compute(compute)

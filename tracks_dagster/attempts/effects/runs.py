@@ -254,7 +254,8 @@ def plan_run(
     started = {"entry": " ".join(project.entry), "watch": " ".join(project.watch)}
     place = {} if body.folder is None else {"project folder": body.folder}
     measured = {"evals": [" ".join(each.entry) for each in project.evals]}
-    recorded = {"run id": body.run_id, **started, **measured, **place, **config}
+    asked = {f"slurm {name}": value for name, value in body.compute.slurm.items()}
+    recorded = {"run id": body.run_id, **started, **measured, **place, **asked, **config}
     refuse_secrets(recorded, tracks.clean)
     code_sha256 = sha256_hex(prepared.archive)
     refuse_declaration(tracks, body.run_id, body.code, code_sha256, body.branched_from)

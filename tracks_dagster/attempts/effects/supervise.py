@@ -62,6 +62,7 @@ from tracks_dagster.track.states.run_state import AttemptState, RunState, progra
 
 START_AGAIN_S = 10.0  # where the API server or the store could not be asked
 START_S_MAX = 900.0  # after that a cluster that cannot be asked ends the attempt
+OF_SUPERVISOR = "kill_run_worker"  # the drill that it plays itself
 SHOW_AGAIN_S = 10.0  # where the ledger or Dagster took nothing
 SHOW_ENDED_S_MAX = 30.0  # for what is not shown yet at the end; the watcher shows the rest
 
@@ -317,7 +318,7 @@ class Supervisor:
 
     def _play_own_death(self, state: RunState, report: GangReport) -> None:
         done = min((beat.step for beat in report.beats), default=0) - 1
-        if claim_outside_drill(self.tracks, state, "kill_run_worker", done) is not None:
+        if claim_outside_drill(self.tracks, state, OF_SUPERVISOR, done) is not None:
             self.die()
 
     def _close(self, ref: AttemptRef, problem: EndProblem = NO_PROBLEM) -> AttemptState:
@@ -392,6 +393,13 @@ def steps_done(tracks: Tracks, state: RunState) -> int:
     launch_id = attempt.placed.launch_id
     line = last_step(tracks.store, state.ref(attempt), launch_id)
     return line.step if line is not None else 0
+
+
+def has_drill_of_supervisor(tracks: Tracks, state: RunState) -> bool:
+    """Whether a drill is to come that only a process which watches this attempt alone can play."""
+    drills = [i for i, each in enumerate(state.declared.drills) if each.kind == OF_SUPERVISOR]
+    records = tracks.records(run_track(state.run_id)) if drills else ()
+    return not all(was_claimed(records, index) for index in drills)
 
 
 def claim_outside_drill(tracks: Tracks, state: RunState, kind: str, step: int) -> Drill | None:

@@ -24,6 +24,7 @@ from tracks_dagster.attempts.launch import (
     is_left_to_drain,
     is_left_to_sensor,
     is_lost,
+    is_supervised,
     needs_supervisor,
     stopped_before_start,
 )
@@ -111,7 +112,10 @@ def close_lost(
             if problem is None:
                 return Tick()
             gangs = world.launcher_of(found.attempt.opened.compute.launcher)
+            if not left.has_ended(gangs, found, problem):
+                return Tick()
             ended = close_attempt(world, gangs, found.ref, by=names.WATCH_ATTEMPTS, problem=problem)
+            left.forget(found.key)
             return Tick(done=((run_id, ended),))
         except TracksError as error:
             return Tick(problems=(f"{found.key}: {error}",))
@@ -121,6 +125,8 @@ def close_lost(
 
 def _problem(world: World, found: OpenAttempt, left: LeftGangs) -> EndProblem | None:
     """Return with what the attempt is to be closed; None where that is not due, or not ours to do."""
+    if found.key in left.ending and not is_supervised(found):
+        return left.ending[found.key]
     if is_left_to_sensor(found):
         return left.look(world, found)
     left.forget(found.key)

@@ -24,6 +24,7 @@ from dagster import (
     AssetObservation,
     AssetsDefinition,
     DagsterExecutionInterruptedError,
+    DagsterInstance,
     DataVersion,
     Failure,
     MaterializeResult,
@@ -38,7 +39,7 @@ from dagster import (
 
 from tracks_dagster.attempts.effects.closing import find_attempt
 from tracks_dagster.attempts.effects.sharing import devices_since, lease_for
-from tracks_dagster.attempts.effects.supervise import Supervisor
+from tracks_dagster.attempts.effects.supervise import Supervisor, has_drill_of_supervisor
 from tracks_dagster.attempts.effects.watch import stop_by_cancel
 from tracks_dagster.attempts.launch import ID_CHARACTERS
 from tracks_dagster.attempts.ports import Orchestrator
@@ -65,6 +66,7 @@ from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.end_words import end_sentence
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS
 from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.wing import launchers
 from tracks_dagster.wiring import App
 
 T = TypeVar("T")
@@ -167,7 +169,8 @@ def _training_attempts(
     if ended is None:
         raise Failure(_taken_over(app, AttemptRef(run_id, attempt_id)), allow_retries=False)
     if ended.reason is None:
-        _only_shown(partial(_say_left, context, app))
+        launcher = ended.opened.compute.launcher
+        _only_shown(partial(_say_left, context, app, launcher))
         check = ended_as_meant(Site(prefix=app.settings.prefix), names.ATTEMPT_PARTITIONS)
         yield Output(None, check.get_python_identifier())  # none is made before it has ended
         return
@@ -198,12 +201,21 @@ def _say_what_works_less(context: AssetExecutionContext, prefix: Prefix) -> None
         context.log.warning(sentence)
 
 
-def _say_left(context: AssetExecutionContext, app: App) -> None:
+def _why_it_lets_go(instance: DagsterInstance, launcher: str) -> str:
+    """Return why a Dagster run ends once its gang is started, in words; "" where it does not."""
+    _, place = launchers().get(launcher, ("", None))
+    if place is not None and place.lets_go:
+        return f"One process watches all gangs on {launcher}"
+    return "Dagster limits how many runs it starts" if is_limited(instance) else ""
+
+
+def _say_left(context: AssetExecutionContext, app: App, launcher: str) -> None:
     """Say in Dagster that this run ends while training goes on, and who watches it now."""
     run_id, _ = parse_attempt_key(context.partition_key)
     key = asset_key(app.settings.prefix, names.ATTEMPT_PARTITIONS)
     words = (
-        "Training goes on. Dagster limits how many runs it starts, so this one ends; the sensor "
+        f"Training goes on. {_why_it_lets_go(context.instance, launcher)}, so this one ends; the "
+        "sensor "
         f"{app.settings.prefix.name(names.WATCH_ATTEMPTS)} watches the attempt, and shows in this "
         f"partition how it ended. `tracks stop {run_id}` ends it: there is no Dagster run to cancel."
     )
@@ -236,10 +248,11 @@ def _supervise(
     """
     run_id, attempt_id = parse_attempt_key(context.partition_key)
     ref = AttemptRef(run_id, attempt_id)
-    _, attempt = find_attempt(app.tracks, ref)
+    state, attempt = find_attempt(app.tracks, ref)
     if attempt.reason in HAS_ALL_STEPS:
         return attempt  # shown again: a refusal would show its partition as failed
     launcher = attempt.opened.compute.launcher
+    lets_go = bool(_why_it_lets_go(context.instance, launcher))
     devices = None
     if launcher == names.LOCAL:
         tag = context.run.tags.get(names.TAG_LEASE)
@@ -263,7 +276,9 @@ def _supervise(
         on_growth=partial(_show_commits, context, app.settings.prefix, attempt_id, set()),
         rules=rules,
         devices=devices,
-        lets_go=is_limited(context.instance),
+        # What only a process of its own can play needs one, where Dagster has room for that.
+        lets_go=lets_go
+        and (is_limited(context.instance) or not has_drill_of_supervisor(app.tracks, state)),
     )
     if devices is not None:
         world = replace(app.world(policy, orchestrator), devices=devices)

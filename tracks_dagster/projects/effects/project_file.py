@@ -613,7 +613,28 @@ def _read_as(row: Row) -> Any:
         return _Seconds
     if row.of is ComputeRequest and row.kind is Kind.COUNT:
         return Annotated[int, PlainValidator(_at_least_one(row.name))]
-    return {Kind.TEXT: _Word, Kind.NAME: _Word, Kind.COUNT: _Count, Kind.NUMBER: _Number}[row.kind]
+    read: dict[Kind, Any] = {
+        Kind.TEXT: _Word,
+        Kind.NAME: _Word,
+        Kind.COUNT: _Count,
+        Kind.NUMBER: _Number,
+        Kind.LABELS: Annotated[Mapping[str, str], PlainValidator(_words_by_name)],
+    }
+    return read[row.kind]
+
+
+def _words_by_name(value: object) -> dict[str, str]:
+    """Return a mapping of words, each written as such or as a whole number."""
+    if not isinstance(value, Mapping):
+        raise ValueError(
+            f"{units.shown(value)} is not a mapping; write for example {{time_limit: 24h}}."
+        )
+    for name, each in value.items():
+        if not isinstance(name, str) or type(each) not in (str, int):
+            raise ValueError(
+                f"{units.shown(name)}: {units.shown(each)} is not a word; put it in quotes."
+            )
+    return {name: str(each) for name, each in value.items()}
 
 
 class _Eval(FileModel):

@@ -85,7 +85,8 @@ class Stager(Protocol):
 
 
 class Saver:
-    """Saves one launch's checkpoints. `saved_step`: the newest that can be resumed from.
+    """Saves one launch's checkpoints. `saved_step`: the newest that can be resumed from; `slowest_s`:
+    the longest that one took until it was committed, 0 before the first.
 
     waits: called with how many seconds training may now wait for a save that is under way.
     """
@@ -100,6 +101,7 @@ class Saver:
         waits: Callable[[float], None],
     ) -> None:
         self.saved_step = step
+        self.slowest_s = 0.0
         self._waits = waits
         self._launch = launch
         self._stager = stager
@@ -271,6 +273,7 @@ class Saver:
         if save is None:
             return  # it could not be staged, which its caller knows
         self._outcome = outcome = self._committer.complete(save)
+        self.slowest_s = max(self.slowest_s, time.monotonic() - save.began)
         self._committer.journal(save, outcome)
 
 

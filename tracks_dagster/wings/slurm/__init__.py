@@ -9,6 +9,7 @@ WING = Wing(
             file="TRACKS_SLURM",
             asks="the controller of Slurm",
             drained="edge.launching",
+            lets_go=True,
         )
     },
     settings={"TRACKS_SLURM": "slurm.yaml"},

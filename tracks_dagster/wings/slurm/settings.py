@@ -1,12 +1,20 @@
 """A person's `slurm.yaml` as a value: how gangs run on a Slurm cluster.
 
-What one attempt asks for (`bodies.ComputeRequest`) overrides these settings.
+What one attempt asks for (`bodies.ComputeRequest`) overrides these settings: what has no field there,
+by `RunOptions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from tracks_dagster.track.text import units
+from tracks_dagster.track.text.nearest import unknown
+from tracks_dagster.track.text.units import shown
+from tracks_dagster.wings.slurm.rows import limit_s
 
 SLURM = "slurm"  # the launcher, as records name it
 CPU = "cpu"  # the device class that every cluster has
@@ -14,6 +22,7 @@ PYXIS, APPTAINER = "pyxis", "apptainer"
 CONTAINERS = (PYXIS, APPTAINER)
 TRACKS = "{tracks}"  # where a site's template has our lines
 NOTICE_S_MAX = 65_535  # of sbatch --signal
+NICE_MAX = 2_147_483_645  # of sbatch --nice; a negative one is for operators
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,3 +83,75 @@ class SlurmSettings:
     template: str | None = None
     work: str = "/tmp"
     logs: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What one run asks for in place of the settings; None: nothing, "": what Slurm does by itself."""
+
+    account: str | None = None
+    constraint: str | None = None
+    exclude: str | None = None
+    nice: int | str | None = None
+    reservation: str | None = None
+    time_limit: int | str | None = None  # in seconds
+
+
+def run_options(given: Mapping[str, str], problems: list[str]) -> RunOptions:
+    """Return what a run asks for by name; adds to `problems` what cannot be meant."""
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in _READ:
+            words = unknown("option of a run's jobs", name, sorted(_READ))
+            problems.append(f"{words}{_ELSEWHERE.get(name, '')}")
+            continue
+        try:
+            found[name] = _READ[name](value) if value else ""
+        except ValueError as error:
+            problems.append(f"{name} of the run's jobs: {error}")
+    return RunOptions(**found)
+
+
+def matching(pattern: re.Pattern[str], what: str, example: str) -> Callable[[object], str]:
+    """Return what takes only a text of that pattern, and raises ValueError for others."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise ValueError(f"{shown(value)} is not {what}; write for example {example}.")
+        return value
+
+    return read
+
+
+read_name = matching(re.compile(r"[\w.@+-]{1,80}", re.ASCII), "a name that Slurm may have", "gpu")
+read_constraint = matching(
+    re.compile(r"[\w.:&|*()\[\],-]{1,200}", re.ASCII), "a constraint", "a100&ib"
+)
+read_nodes = matching(re.compile(r"[\w.\[\],-]{1,200}", re.ASCII), "a list of nodes", "node[01,07]")
+
+
+def _nice(value: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,10}", value) or not -NICE_MAX <= int(value) <= NICE_MAX:
+        raise ValueError(f"{value!r} is not a nice value; write a whole number, 100 for example.")
+    return int(value)
+
+
+def _time_limit(value: str) -> int:
+    """Return seconds: of `2h`, and of `2:00:00` or `1-12:00:00` as Slurm writes it."""
+    of_slurm = limit_s(value)
+    return int(of_slurm) if of_slurm else units.whole_seconds(value)
+
+
+_READ: Mapping[str, Callable[[str], Any]] = {
+    "account": read_name,
+    "constraint": read_constraint,
+    "exclude": read_nodes,
+    "nice": _nice,
+    "reservation": read_name,
+    "time_limit": _time_limit,
+}
+_ELSEWHERE = {
+    "partition": " A run's partition is its queue: --queue.",
+    "qos": " A run's QOS is its priority class: --priority-class.",
+    "gres": " A run's devices are those of its device class: --device-class.",
+}

@@ -19,6 +19,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.reasons.slurm_rows import hosts
@@ -36,6 +37,7 @@ from tracks_dagster.wings.slurm.settings import (
     ClassSettings,
     DeviceClass,
     SlurmSettings,
+    run_options,
 )
 
 MODULE = "tracks_dagster.training.pod"
@@ -45,6 +47,7 @@ STORE_DIGITS = 8  # of the store's hash: two homes of one account have runs of t
 _NAME = re.compile(rf"{NAME_PREFIX}(?P<run>.+)-a(?P<attempt>\d{{2,9}})-[0-9a-f]{{8}}")
 FIRST_PORT, PORTS = 20_000, 10_000  # below the ports that a kernel gives out by itself
 MIB = 1024**2
+LIMIT_S_MAX = 360 * 86_400  # Slurm ends a job without a limit after 365 days
 
 # As on Kubernetes (`pod_template`): a failure is read in the log, and ends the process.
 _NCCL = {"NCCL_DEBUG": "WARN", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
@@ -172,7 +175,11 @@ class _Asked:
         named = settings.classes.get(spec.workload_class or "", ClassSettings())
         classes = {CPU: DeviceClass(gres=None), **settings.device_classes}
         device = classes.get(compute.device_class, classes[CPU])
-        problems = list(_problems(spec, settings, classes))
+        problems: list[str] = []
+        left_out = {*settings.exclude, *compute.excluded_nodes}
+        own = run_options(compute.slurm, problems)
+        limit_s = _first(own.time_limit, settings.time_limit_s)
+        problems += _problems(spec, settings, classes, limit_s)
         if problems:
             count = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
             title = f"Cannot start {spec.ref.key} on Slurm; what was asked for has {count}:"
@@ -181,16 +188,16 @@ class _Asked:
         cpus = None if compute.cpus is None else max(1, math.ceil(compute.cpus))
         return cls(
             partition=partition,
-            account=named.account or settings.account,
+            account=_first(own.account, named.account, settings.account),
             qos=compute.priority_class or named.qos or settings.qos,
-            constraint=device.constraint or settings.constraint,
-            reservation=settings.reservation,
-            nice=settings.nice if named.nice is None else named.nice,
-            exclude=tuple(sorted({*settings.exclude, *compute.excluded_nodes})),
+            constraint=_first(own.constraint, device.constraint, settings.constraint),
+            reservation=_first(own.reservation, settings.reservation),
+            nice=_first(own.nice, named.nice, settings.nice),
+            exclude=tuple(sorted({*left_out, own.exclude or ""} - {""})),
             gres=None if device.gres is None else f"{device.gres}:{compute.ranks_per_node}",
             cpus=cpus,
             memory_bytes=compute.memory_bytes,
-            time_limit_s=settings.time_limit_s,
+            time_limit_s=limit_s,
         )
 
     def options(self) -> Iterator[str]:
@@ -220,8 +227,17 @@ class _Asked:
         return {name: value for name, value in found.items() if value}
 
 
+def _first(*values: Any) -> Any:
+    """Return the first value that is given; an empty word leaves it to Slurm."""
+    found = next((value for value in values if value is not None), None)
+    return None if found == "" else found
+
+
 def _problems(
-    spec: GangSpec, settings: SlurmSettings, classes: dict[str, DeviceClass]
+    spec: GangSpec,
+    settings: SlurmSettings,
+    classes: dict[str, DeviceClass],
+    limit_s: float | None,
 ) -> Iterator[str]:
     compute = spec.compute
     if compute.device_class not in classes:
@@ -230,7 +246,6 @@ def _problems(
     for name in ("node_selector", "tolerations", "topology_key"):
         if getattr(compute, name):
             yield f"{name} is of Kubernetes; name a constraint in slurm.yaml instead."
-    limit_s = settings.time_limit_s
     if limit_s is not None and limit_s <= settings.notice_s:
         yield (
             f"time_limit is {duration(limit_s)} and notice {duration(settings.notice_s)}: a job that "
@@ -272,6 +287,14 @@ def _lines(
     yield 'if [ "${SLURM_TOPOLOGY_ADDR_PATTERN:-node}" != node ]; then'
     yield f"  export {names.ENV_SWITCHES}=$(timeout 20 {_each(nodes)} --immediate=10 \\"
     yield "    sh -c 'echo ${SLURM_TOPOLOGY_ADDR%.*}' | sort -u | head -n 8 | paste -sd ' ')"
+    yield "fi"
+    # Newer Slurms set it; %s: what squeue writes are Unix seconds. Of a job without a limit, a year.
+    yield "ends=${SLURM_JOB_END_TIME:-}"
+    yield '[ -n "$ends" ] || ends=$(SLURM_TIME_FORMAT=%s timeout 20 \\'
+    yield '  squeue --noheader --jobs="$SLURM_JOB_ID" --format=%e 2>/dev/null) || ends='
+    yield "case $ends in '' | *[!0-9]*) ends=0 ;; esac"
+    yield f'if [ "$ends" -gt 0 ] && [ "$ends" -lt $(($(date +%s) + {LIMIT_S_MAX})) ]; then'
+    yield f"  export {names.ENV_ENDS_AT}=$ends"
     yield "fi"
     yield f"export TRACKS_JOB_WORK={shlex.quote(settings.work)}/tracks-$SLURM_JOB_ID"
     yield "trap : TERM  # the ranks get it too, and save: their end is waited for"

@@ -53,6 +53,13 @@ if [ "${SLURM_TOPOLOGY_ADDR_PATTERN:-node}" != node ]; then
   export TRACKS_SWITCHES=$(timeout 20 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --immediate=10 \
     sh -c 'echo ${SLURM_TOPOLOGY_ADDR%.*}' | sort -u | head -n 8 | paste -sd ' ')
 fi
+ends=${SLURM_JOB_END_TIME:-}
+[ -n "$ends" ] || ends=$(SLURM_TIME_FORMAT=%s timeout 20 \
+  squeue --noheader --jobs="$SLURM_JOB_ID" --format=%e 2>/dev/null) || ends=
+case $ends in '' | *[!0-9]*) ends=0 ;; esac
+if [ "$ends" -gt 0 ] && [ "$ends" -lt $(($(date +%s) + 31104000)) ]; then
+  export TRACKS_ENDS_AT=$ends
+fi
 export TRACKS_JOB_WORK=/tmp/tracks-$SLURM_JOB_ID
 trap : TERM  # the ranks get it too, and save: their end is waited for
 tracks_code=0

@@ -47,7 +47,8 @@ class Tables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What sacct printed when it was asked about these jobs. at: text time; problem: why it did not."""
+    """What sacct printed when it was asked about these jobs. at: text time of the answer; problem: why
+    there is none. No word at all: the site has no accounting."""
 
     at: str
     ids: tuple[str, ...] = ()
@@ -75,6 +76,7 @@ class Board:
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client, self._path, self._now = client, path, now
+        self._failed = path.with_suffix(".failed")  # why there was no answer the last time
         self._lock = threading.Lock()
         self._tables: Tables | None = None
         self._problem = ""
@@ -108,24 +110,37 @@ class Board:
         return POLL_S
 
     def _read_or_ask(self) -> tuple[datetime, str]:
-        """Return another process's answer where it is fresh, else ask; one process asks at a time."""
+        """Return another process's answer where it is fresh, else ask; one process asks at a time.
+
+        An answer that could not be had is one as well: the others do not ask again for POLL_S.
+        """
         with _alone(self._path):
-            found = self._read()
-            if found is not None:
+            if (found := self._read(self._path)) is not None:
                 return found
+            if (failed := self._read(self._failed)) is not None:
+                raise GangUnreachable(failed[1])
             at = self._now()
-            text = self._client.queue()
-            _share(self._path, f"{format_time(at)}\n{text}")
+            try:
+                text = self._client.queue()
+            except GangError as error:
+                _share(self._failed, f"{self._times(at)}\n{error}")
+                raise
+            _share(self._path, f"{self._times(at)}\n{text}")
             return at, text
 
-    def _read(self) -> tuple[datetime, str] | None:
+    def _times(self, asked_at: datetime) -> str:
+        """Return when it was asked and when it was answered: a slow answer is as fresh as another."""
+        return f"{format_time(asked_at)} {format_time(self._now())}"
+
+    def _read(self, path: Path) -> tuple[datetime, str] | None:
+        """Return when the question of a fresh answer was asked, and the answer; None without one."""
         try:
-            stored = self._path.read_text(encoding="utf-8", errors="replace")
-            at_text, _, text = stored.partition("\n")
-            at = parse_time(at_text)
+            stored = path.read_text(encoding="utf-8", errors="replace")
+            times, _, text = stored.partition("\n")
+            at, *answered = map(parse_time, times.split(" "))
         except (OSError, ValueError):
             return None
-        age_s = (self._now() - at).total_seconds()
+        age_s = (self._now() - (answered or [at])[0]).total_seconds()
         return (at, text) if 0 <= age_s < POLL_S else None
 
 
@@ -151,6 +166,7 @@ class Accounts:
         self._due, self._take = due, take
         self._taken: dict[str, str] = {}  # job → when its newest answer was made
         self._problem = ""
+        self.is_off = False  # whether the site has none, as the last answer showed
         self._question = _Question(self._ask, "slurm accounting", seconds)
 
     def look(self) -> str:
@@ -169,7 +185,9 @@ class Accounts:
         except OSError as error:
             self._problem = str(error)
             return POLL_S
-        self._problem = shared.answers[-1].problem if shared.answers else ""
+        newest = shared.answers[-1] if shared.answers else Answer(at="", text=" ")
+        self._problem = newest.problem
+        self.is_off = not newest.text and not newest.problem
         return wait_s
 
     def _unanswered(self, shared: Shared, due: Mapping[str, int]) -> dict[str, int]:
@@ -204,10 +222,11 @@ class Accounts:
             return shared, POLL_S - age_s
         ids = sorted(wanted, key=lambda id_: wanted[id_])[:IDS_MAX]
         try:
-            answer = Answer(at=format_time(now), ids=tuple(ids), text=self._client.accounts(ids))
+            text = self._client.accounts(ids)
+            answer = Answer(at=format_time(self._now()), ids=tuple(ids), text=text)
             wanted = {id_: count for id_, count in wanted.items() if id_ not in {*ids}}
         except GangError as error:
-            answer = Answer(at=format_time(now), problem=str(error))
+            answer = Answer(at=format_time(self._now()), problem=str(error))
         shared = Shared(answers=(*recent, answer), wanted=wanted)
         self._write(shared)
         return shared, POLL_S

@@ -109,10 +109,7 @@ class SubmitUnknown(GangUnreachable):
 
 
 class SlurmClient:
-    """Every method may raise GangError, GangUnreachable where the same may succeed later.
-
-    has_accounting: whether the site has any, as the last question to it showed.
-    """
+    """Every method may raise GangError, GangUnreachable where the same may succeed later."""
 
     def __init__(
         self,
@@ -125,7 +122,6 @@ class SlurmClient:
         given = os.environ if environment is None else environment
         self._settings, self._clean, self._run = settings, clean, run
         self._own = {name: given[name] for name in KEPT if name in given}
-        self.has_accounting = True
         self._passed = {n: given[n] for n in settings.pass_environment if n in given}
 
     @property
@@ -231,7 +227,6 @@ class SlurmClient:
         words = ("sacct", "-D", "-P", f"--format={ACCOUNT_FIELDS}", *filters)
         done = self._call("read Slurm's accounting", words)
         is_off = done.returncode != 0 and bool(_NO_ACCOUNTING.search(self._words(done)))
-        self.has_accounting = not is_off
         return "" if is_off else self._checked("read Slurm's accounting", done)
 
     def _end(self, verb: str, id_: str, *options: str) -> None:

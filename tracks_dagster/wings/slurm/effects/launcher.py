@@ -1,8 +1,8 @@
 """Gangs on a Slurm cluster: one job for each attempt, found by its name, no matter who submitted it.
 
 What it asks of Slurm, for all gangs of a home together: the queue, and accounting of the jobs that have
-left it, IDS_MAX at once, each every POLL_S (`board`). For one gang: sbatch, scancel, and its own rows
-while it is being ended. Nodes put their reports into the store (`gang_files`), as pods do.
+left it, IDS_MAX at once, each every POLL_S (`board`). For one gang: sbatch, scancel, and its own row of
+the queue while it is being ended. Nodes put their reports into the store (`gang_files`), as pods do.
 
 A submit is claimed in the store before it is made, by one launcher alone. Where its reply was lost, the
 job is looked for by its name, in the queue and in accounting; only when SETTLED_S have passed without
@@ -16,7 +16,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from tracks_dagster.attempts.effects.gang_files import GangFiles, ask_for_stacks
 from tracks_dagster.attempts.orphans import StandingGang
 from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.processes.logs import read_tail
-from tracks_dagster.reasons.evidence import CANNOT_START, Condition
+from tracks_dagster.reasons.evidence import CANNOT_START
 from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.errors import (
@@ -38,16 +38,17 @@ from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import Clock, NewUid, ObjectStore
 from tracks_dagster.track.records import format_time, parse_time
 from tracks_dagster.track.text.redact import Redact
-from tracks_dagster.wings.slurm.effects.board import LOOK_S_MAX, Accounts, Board, Tables
+from tracks_dagster.wings.slurm.effects.board import LOOK_S_MAX, POLL_S, Accounts, Board, Tables
 from tracks_dagster.wings.slurm.effects.client import (
     CALL_S_MAX,
     SlurmClient,
     SubmitUnknown,
 )
+from tracks_dagster.wings.slurm.effects.known_gang import ASKED_MAX, Gang, has_left, is_newer
 from tracks_dagster.wings.slurm.effects.marks import Job, Marks, Submit
 from tracks_dagster.wings.slurm.job_fold import Asked, JobSeen, fold, lost
 from tracks_dagster.wings.slurm.report import report
-from tracks_dagster.wings.slurm.rows import JobRow, read_accounts
+from tracks_dagster.wings.slurm.rows import JobRow
 from tracks_dagster.wings.slurm.settings import SlurmSettings
 from tracks_dagster.wings.slurm.submission import (
     COMMENT,
@@ -61,40 +62,14 @@ from tracks_dagster.wings.slurm.submission import (
 
 SETTLED_S = 180.0  # after a submit whose reply was lost: no job of it appears any more
 SKEW_S_MAX = 3600.0  # of Slurm's clock and this machine's
-UNSEEN_S = 60.0  # a job that is not in the queue so long after its submit has left it
+NOTED_S_MAX = 300.0  # from a submit to the mark with the job's number, by both clocks
 NEVER_S = 10.0  # how old the answer may be that a gang never was
 GANGS_MAX = 20_000  # remembered by this process; the one looked at longest ago is dropped first
 DRAIN_AGAIN_S = 10.0  # a step that was just being started may have missed the signal
 KILL_S_MAX = 120.0  # a site's KillWait, 30 s where it says nothing, and its epilog
 KILL_POLL_S = 1.0
-ASKED_MAX = 12  # times that accounting is asked about a job whose end it does not have
-ACCOUNT_S_MAX = 10.0  # for accounting to have the end of a job that the queue has
+ACCOUNT_S_MAX = 2 * POLL_S + 5.0  # for accounting to have the end of a job that the queue has
 NAME_SINCE = "now-30days"  # for how long a job is looked for by its name
-
-
-@dataclass(slots=True, kw_only=True)
-class _Gang:
-    """What this process knows of one gang. never_s: when it was seen never to have been started."""
-
-    ref: AttemptRef
-    marks: Marks
-    files: GangFiles
-    job: Job | None = None
-    never_s: float | None = None
-    tokens: set[str] = field(default_factory=set)  # of its submits, once they were asked for
-    accounts: tuple[JobRow, ...] = ()
-    last: JobRow | None = None  # the newest row of the queue that had it
-    asked: int = 0  # how often accounting was, in vain but for the last time
-    drained_s: float | None = None
-    is_cancelled: bool | None = None  # by a supervisor; None: not looked up yet
-    found: list[Condition] = field(default_factory=list)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the job's end is known, and nothing of it will run again."""
-        if len(self.accounts) == 1 and not self.accounts[0].is_live:
-            return self.accounts[0].word != "REQUEUED"
-        return self.last is not None and not (self.last.is_live or self.last.restarts)
 
 
 class SlurmLauncher:
@@ -126,9 +101,9 @@ class SlurmLauncher:
             notice_s=float(settings.notice_s), scheduling_s=settings.scheduling_timeout_s
         )
         self._lock = threading.RLock()  # of the table of gangs; nothing is asked under it
-        self._gangs: OrderedDict[AttemptRef, _Gang] = OrderedDict()
+        self._gangs: OrderedDict[AttemptRef, Gang] = OrderedDict()
         self._tables: Tables | None = None  # as they were seen last
-        self._asking: dict[str, _Gang] = {}  # job → whose accounting is asked about
+        self._asking: dict[str, Gang] = {}  # job → whose accounting is asked about
         self._accounts = Accounts(
             client,
             folder / "accounts.json",
@@ -221,29 +196,43 @@ class SlurmLauncher:
 
     def kill(self, ref: AttemptRef) -> None:
         """Cancel the job and see it gone; a job that is known to be over is not asked about."""
+        while not self.end_in_steps(ref):
+            self._sleep(KILL_POLL_S)
+
+    def end_in_steps(self, ref: AttemptRef) -> bool:
+        """Take a step of `kill`, as `ports.EndsInSteps`.
+
+        How the job ended is waited for, where accounting may know: by whom, its steps, its devices.
+        """
         with _Translated(f"end {ref.key}"):
             gang = self._gang(ref)
             job = self._find_job(gang)
             if job is None:
-                return
-            if gang.is_over:
-                self._settle(gang, job)
-                return
-            give_up_at = self._seconds() + KILL_S_MAX
-            cancelled_at: float | None = None
-            while living := self._living_now(gang, job):
-                now_s = self._seconds()
-                if now_s > give_up_at:
-                    raise GangError(
-                        f"Cannot end the gang of {ref.key}: job {living[0].id} is still "
-                        f"{living[0].state} {KILL_S_MAX:g} s after it was cancelled; `scontrol show "
-                        f"job {living[0].id}` says more. The attempt stays open."
-                    )
-                if cancelled_at is None or now_s - cancelled_at > DRAIN_AGAIN_S:
-                    cancelled_at = now_s
-                    self._cancel(gang, [row.id for row in living])
-                self._sleep(KILL_POLL_S)
-            self._settle(gang, job)
+                return True
+            now_s = self._seconds()
+            if not (gang.is_over or gang.is_gone) and (living := self._living_now(gang, job)):
+                gang.end_by_s = gang.end_by_s or now_s + KILL_S_MAX
+                self._end_living(gang, living, now_s)
+                return False
+            gang.is_gone = True
+            gang.settle_by_s = gang.settle_by_s or now_s + ACCOUNT_S_MAX
+            problem = "" if gang.is_settled else self._accounts.look()
+            is_vain = bool(problem) or self._accounts.is_off or gang.asked >= ASKED_MAX
+            return gang.is_settled or is_vain or now_s >= gang.settle_by_s
+
+    def _end_living(self, gang: Gang, living: list[JobRow], now_s: float) -> None:
+        """Cancel what lives, again where that did not help; raises GangError once it never will."""
+        assert gang.end_by_s is not None
+        if now_s > gang.end_by_s:
+            gang.end_by_s = None  # who asks again begins again
+            raise GangError(
+                f"Cannot end the gang of {gang.ref.key}: job {living[0].id} is still "
+                f"{living[0].state} {KILL_S_MAX:g} s after it was cancelled; `scontrol show "
+                f"job {living[0].id}` says more. The attempt stays open."
+            )
+        if gang.cancelled_s is None or now_s - gang.cancelled_s > DRAIN_AGAIN_S:
+            gang.cancelled_s = now_s
+            self._cancel(gang, [row.id for row in living])
 
     def ship(self, ref: AttemptRef, store: ObjectStore) -> None:
         """Do nothing: the nodes ship their own journals."""
@@ -331,7 +320,7 @@ class SlurmLauncher:
                 f"{error.strerror}. `logs` in slurm.yaml names another one."
             ) from error
 
-    def _submit(self, gang: _Gang, job: Submission, token: str) -> bool:
+    def _submit(self, gang: Gang, job: Submission, token: str) -> bool:
         """Claim the submit and make it; True where the job is this one's."""
         submit = Submit(
             token=token,
@@ -355,9 +344,9 @@ class SlurmLauncher:
         self._note(gang, id_, submit)
         return True
 
-    def _gang(self, ref: AttemptRef) -> _Gang:
+    def _gang(self, ref: AttemptRef) -> Gang:
         with self._lock:
-            gang = self._gangs.pop(ref, None) or _Gang(
+            gang = self._gangs.pop(ref, None) or Gang(
                 ref=ref,
                 marks=Marks(self._store, ref),
                 files=GangFiles(self._store, ref, seconds=self._seconds),
@@ -367,11 +356,11 @@ class SlurmLauncher:
                 self._gangs.popitem(last=False)
             return gang
 
-    def _runs(self, gang: _Gang) -> bool:
+    def _runs(self, gang: Gang) -> bool:
         seen = self._seen(gang)
         return seen.phase is GangPhase.ALIVE and not seen.waits
 
-    def _known_job(self, gang: _Gang) -> Job | None:
+    def _known_job(self, gang: Gang) -> Job | None:
         """Return the gang's job by the store's mark, or by the queue where that was not written."""
         if gang.job is not None:
             return gang.job
@@ -384,7 +373,7 @@ class SlurmLauncher:
         gang.never_s = now_s if gang.job is None else None
         return gang.job
 
-    def _find_job(self, gang: _Gang) -> Job | None:
+    def _find_job(self, gang: Gang) -> Job | None:
         """Return the gang's job; where a submit was lost, asked for by its name, now."""
         gang.never_s = None
         if gang.job is None:
@@ -397,7 +386,7 @@ class SlurmLauncher:
             self._note_first(gang, self._client.accounts_of(name, NAME_SINCE), last[1])
         return gang.job
 
-    def _note_first(self, gang: _Gang, rows: Iterable[JobRow], submit: Submit) -> None:
+    def _note_first(self, gang: Gang, rows: Iterable[JobRow], submit: Submit) -> None:
         """Note the first of these jobs that a submit of this gang made, if one is.
 
         A store that was made again at the same place has jobs of the same names from before: their
@@ -419,7 +408,7 @@ class SlurmLauncher:
         if found:
             self._note(gang, min(found, key=int), submit)
 
-    def _note(self, gang: _Gang, id_: str, submit: Submit) -> None:
+    def _note(self, gang: Gang, id_: str, submit: Submit) -> None:
         name = job_name(gang.ref, self._store.url)
         gang.job = Job(
             id=id_,
@@ -431,7 +420,7 @@ class SlurmLauncher:
         )
         gang.marks.put_job(gang.job)
 
-    def _wait_for_a_lost_one(self, gang: _Gang, ref: AttemptRef) -> None:
+    def _wait_for_a_lost_one(self, gang: Gang, ref: AttemptRef) -> None:
         """Raise GangUnreachable while a submit may still lead to a job."""
         last = gang.marks.last_submit()
         if last is None:
@@ -443,11 +432,12 @@ class SlurmLauncher:
                 f"yet; after {SETTLED_S:g} s without one it is submitted again."
             )
 
-    def _seen(self, gang: _Gang, *, first_s: float = LOOK_S_MAX) -> JobSeen:
+    def _seen(self, gang: Gang, *, first_s: float = LOOK_S_MAX) -> JobSeen:
         """Return what the queue and accounting have of the gang's job. first_s: as of `Board.look`."""
         job = gang.job
         assert job is not None
-        if gang.is_over and gang.accounts:  # which the queue may have forgotten while it still ran
+        # The queue may have forgotten it while it ran; its answer for all may be older than its end.
+        if gang.is_over and (gang.accounts or gang.is_gone):
             is_ended = gang.last is not None and not gang.last.is_live
             return self._fold(gang, gang.last if is_ended else None)
         try:
@@ -463,10 +453,10 @@ class SlurmLauncher:
         problem = "" if row is not None and row.is_live else self._accounts.look()
         return self._judged(gang, row, tables, problem)
 
-    def _judged(self, gang: _Gang, row: JobRow | None, tables: Tables, problem: str) -> JobSeen:
+    def _judged(self, gang: Gang, row: JobRow | None, tables: Tables, problem: str) -> JobSeen:
         job = gang.job
         assert job is not None
-        if row is None and _is_newer(job, tables):
+        if row is None and is_newer(job, tables):
             words = f"job {job.id} waits in Slurm's queue{_age(tables)}"
             return JobSeen(phase=GangPhase.ALIVE, waits=words)
         if row is None and not gang.accounts:
@@ -480,7 +470,7 @@ class SlurmLauncher:
         seen = self._fold(gang, row)
         return replace(seen, waits=f"{seen.waits}{_age(tables)}") if seen.waits else seen
 
-    def _fold(self, gang: _Gang, row: JobRow | None) -> JobSeen:
+    def _fold(self, gang: Gang, row: JobRow | None) -> JobSeen:
         job = gang.job
         assert job is not None
         if gang.is_cancelled is None and (row is None or not row.is_live):
@@ -502,7 +492,7 @@ class SlurmLauncher:
         was asked about them: it may never have them."""
         with self._lock:
             gangs = list(self._gangs.values())
-        self._asking = {g.job.id: g for g in gangs if g.job and _has_left(g, self._tables)}
+        self._asking = {g.job.id: g for g in gangs if g.job and has_left(g, self._tables)}
         return {id_: gang.asked for id_, gang in self._asking.items()}
 
     def _answered(self, id_: str, rows: list[JobRow]) -> None:
@@ -511,12 +501,23 @@ class SlurmLauncher:
             self._take(gang, gang.job, rows)
             gang.asked += 1
 
-    def _take(self, gang: _Gang, job: Job, rows: list[JobRow]) -> None:
-        """Keep the job's rows, under each name that it was seen to have: accounting has no comment."""
-        known = {job.name, *([] if gang.last is None else [gang.last.name])}
-        gang.accounts = tuple(r for r in rows if r.id == job.id and r.name in known)
+    def _take(self, gang: Gang, job: Job, rows: list[JobRow]) -> None:
+        """Keep the job's rows, under each name that it was seen to have: accounting has no comment.
 
-    def _is_of(self, gang: _Gang, job: Job, row: JobRow) -> bool:
+        Under another one, too, where that is not a gang's and the job was submitted when this one was:
+        somebody renamed it, and it left the queue before this process saw that.
+        """
+        known = {job.name, *([] if gang.last is None else [gang.last.name])}
+
+        def is_of_it(row: JobRow) -> bool:
+            if row.id != job.id or row.name in known or row.submitted_at is None:
+                return row.id == job.id and row.name in known
+            apart_s = abs((row.submitted_at - parse_time(job.at)).total_seconds())
+            return apart_s < NOTED_S_MAX and not row.name.startswith(NAME_PREFIX)
+
+        gang.accounts = tuple(filter(is_of_it, rows))
+
+    def _is_of(self, gang: Gang, job: Job, row: JobRow) -> bool:
         """Whether a row is the job's: a number comes again after a database was reset, a name does not.
 
         Somebody may have given the job another name, `scontrol update JobName=`: its comment tells.
@@ -528,7 +529,7 @@ class SlurmLauncher:
         gang.tokens = gang.tokens or gang.marks.tokens()
         return found[1] in gang.tokens
 
-    def _living_now(self, gang: _Gang, job: Job) -> list[JobRow]:
+    def _living_now(self, gang: Gang, job: Job) -> list[JobRow]:
         """Return what goes on under the job's name, and the job itself by its number, asked for now."""
         rows = self._client.queue_of(job.name)
         if not any(row.id == job.id for row in rows):
@@ -537,24 +538,11 @@ class SlurmLauncher:
         gang.last = next((row for row in rows if row.id == job.id), gang.last)
         return [row for row in rows if row.is_live]
 
-    def _cancel(self, gang: _Gang, ids: list[str]) -> None:
+    def _cancel(self, gang: Gang, ids: list[str]) -> None:
         gang.marks.put_cancelled()
         gang.is_cancelled = True
         for id_ in ids:
             self._client.cancel(id_)
-
-    def _settle(self, gang: _Gang, job: Job) -> None:
-        """Wait a moment for accounting, where there is any: it names who ended a job, and how its steps
-        ended."""
-        give_up_at = self._seconds() + ACCOUNT_S_MAX
-        while not (gang.accounts and gang.is_over):
-            try:
-                self._take(gang, job, read_accounts(self._client.accounts([job.id])))
-            except GangError:
-                return
-            if not self._client.has_accounting or self._seconds() >= give_up_at:
-                return
-            self._sleep(KILL_POLL_S)
 
     def _output(self, job: Job) -> str:
         """Return the end of the job's output, where its file system is seen here."""
@@ -567,22 +555,6 @@ class SlurmLauncher:
 def logs_of(settings: SlurmSettings, folder: Path) -> Path:
     """Return where jobs' output is. folder: as of `SlurmLauncher`."""
     return Path(settings.logs) if settings.logs else folder / "logs"
-
-
-def _has_left(gang: _Gang, tables: Tables | None) -> bool:
-    """Whether the job has left the queue, or ended in it, and accounting does not say yet how."""
-    job = gang.job
-    if job is None or tables is None or gang.asked >= ASKED_MAX or (gang.accounts and gang.is_over):
-        return False
-    row = tables.jobs.get(job.id)
-    if row is None or row.name != (job.name if gang.last is None else gang.last.name):
-        return not _is_newer(job, tables)
-    return not row.is_live
-
-
-def _is_newer(job: Job, tables: Tables) -> bool:
-    """Whether the job was submitted after the queue was read, or too shortly before."""
-    return (tables.at - parse_time(job.at)).total_seconds() < UNSEEN_S
 
 
 def _age(tables: Tables) -> str:

@@ -31,21 +31,22 @@ from tracks_dagster.track.text.units import in_quotes, shown
 from tracks_dagster.wings.slurm.settings import (
     CONTAINERS,
     CPU,
+    NICE_MAX,
     NOTICE_S_MAX,
     PYXIS,
     TRACKS,
     ClassSettings,
     DeviceClass,
     SlurmSettings,
+    matching,
+    read_constraint,
+    read_name,
+    read_nodes,
 )
 
 TEMPLATE_BYTES_MAX = 64 * 1024
-NICE_MAX = 2_147_483_645  # of sbatch --nice; a negative one is for operators
-_NAME = re.compile(r"[\w.@+-]{1,80}", re.ASCII)
 _PARTITIONS = re.compile(r"[\w.@+-]{1,80}(,[\w.@+-]{1,80}){0,9}", re.ASCII)
 _GRES = re.compile(r"[\w.-]{1,40}(:[\w.-]{1,40})?", re.ASCII)
-_CONSTRAINT = re.compile(r"[\w.:&|*()\[\],-]{1,200}", re.ASCII)
-_NODE = re.compile(r"[\w.\[\],-]{1,200}", re.ASCII)
 _HOST = re.compile(r"[\w.@-]{1,200}", re.ASCII)
 _MODULE = re.compile(r"[\w./+-]{1,100}", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -154,12 +155,7 @@ def _template(file: SettingsFile, path: str) -> str | None:
 
 
 def _matching(pattern: re.Pattern[str], what: str, example: str) -> PlainValidator:
-    def read(value: object) -> str:
-        if not isinstance(value, str) or not pattern.fullmatch(value):
-            raise ValueError(f"{shown(value)} is not {what}; write for example {example}.")
-        return value
-
-    return PlainValidator(read)
+    return PlainValidator(matching(pattern, what, example))
 
 
 def _path(value: object) -> str:
@@ -236,11 +232,11 @@ def _class_name(value: str) -> str:
 
 
 _Word = Annotated[str, PlainValidator(units.name)]
-_Name = Annotated[str, _matching(_NAME, "a name that Slurm may have", "gpu")]
+_Name = Annotated[str, PlainValidator(read_name)]
 _Partition = Annotated[
     str, _matching(_PARTITIONS, "a partition, or some of them of which Slurm takes one", "gpu,big")
 ]
-_Constraint = Annotated[str, _matching(_CONSTRAINT, "a constraint", "a100&ib")]
+_Constraint = Annotated[str, PlainValidator(read_constraint)]
 _Seconds = Annotated[int, PlainValidator(units.whole_seconds)]
 _Path = Annotated[str, PlainValidator(_path)]
 _Line = Annotated[str, PlainValidator(_line)]
@@ -271,9 +267,7 @@ class _SlurmFile(FileModel):
     qos: _Name = LEFT_OUT
     constraint: _Constraint = LEFT_OUT
     reservation: _Name = LEFT_OUT
-    exclude: tuple[Annotated[str, _matching(_NODE, "a list of nodes", "node[01,07]")], ...] = (
-        LEFT_OUT
-    )
+    exclude: tuple[Annotated[str, PlainValidator(read_nodes)], ...] = LEFT_OUT
     nice: _Nice = LEFT_OUT
     time_limit_s: _Seconds = LEFT_OUT
     notice_s: Annotated[int, PlainValidator(_notice)] = LEFT_OUT

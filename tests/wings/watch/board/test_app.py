@@ -10,6 +10,7 @@ from html import escape, unescape
 from pathlib import Path
 from urllib.parse import urlencode
 
+import httpx
 import pytest
 
 from tests.bodies import CONFIG
@@ -24,8 +25,9 @@ from tracks_dagster.review.effects.saved_views import remove_view, save_view
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import ViewSaved
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS
+from tracks_dagster.wings.watch.board.difference import applied
 from tracks_dagster.wings.watch.board.effects import app as app_module
-from tracks_dagster.wings.watch.board.effects import sources
+from tracks_dagster.wings.watch.board.effects import pages, sources
 from tracks_dagster.wings.watch.board.effects.serving import guarded
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wiring import build
@@ -216,6 +218,67 @@ def test_a_part_is_sent_once_and_then_only_when_something_changed(
     assert not first.text.startswith("<!doctype")
     again = {**part, "If-None-Match": first.headers["ETag"]}
     assert visitor.get(f"/runs/{REFUSED}", again).status_code == 304
+
+
+def test_what_an_open_page_is_sent_does_not_grow_with_the_steps_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "FRESH_S", 0.0)
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
+    app = build(settings)
+    now = datetime.now(UTC)
+    runs = [LiveRun(app.store, f"run-{n}", now=now, ranks=1, steps=n).write() for n in (204, 2040)]
+    app.projector.scan()
+    visitor = Visitor(guarded(Sources(settings)))
+    sent_bytes = []
+    for run in runs:
+        path = f"/runs/{run.run_id}"
+        first = visitor.get(path, {"X-Part": "main"})
+        run.grow(2)
+        grown = visitor.get(path, part_since(first))
+        assert grown.headers["Content-Type"] == "application/json"
+        assert version_of(applied(grown.json(), first.text)) == grown.headers["ETag"]
+        assert len(grown.content) < len(first.content) / 10
+        sent_bytes.append(len(grown.content))
+    assert sent_bytes[1] < 1.3 * sent_bytes[0], sent_bytes
+
+
+def test_a_page_whose_version_is_forgotten_is_sent_whole_and_a_refusal_too(
+    visitor: Visitor,
+) -> None:
+    lost = {"X-Part": "difference", "If-None-Match": '"0123456789abcdef"'}
+    assert visitor.get(f"/runs/{REFUSED}", lost).text.startswith("<div")
+    shown = visitor.get(f"/runs/{REFUSED}", {"X-Part": "main"})
+    refused = visitor.get("/runs/nobody", part_since(shown))
+    assert refused.status_code == 404
+    assert "<h1>" in refused.text
+
+
+def test_a_run_that_rewinds_is_drawn_as_by_a_page_that_was_opened_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "FRESH_S", 0.0)
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
+    app = build(settings)
+    run = LiveRun(app.store, "rewinds", now=datetime.now(UTC), ranks=1).write()
+    app.projector.scan()
+    visitor = Visitor(guarded(Sources(settings)))
+    before = visitor.get("/runs/rewinds", {"X-Part": "main"})
+    run.rewind().grow(5)
+    sent = visitor.get("/runs/rewinds", part_since(before))
+    shown = applied(sent.json(), before.text)
+    assert "a04 open" in text_of(shown)
+    assert version_of(shown) == sent.headers["ETag"]
+
+
+def version_of(part: str) -> str:
+    """Return the version of a page with this in its `main`."""
+    return f'"{pages.digest(part)}"'
+
+
+def part_since(shown: httpx.Response) -> dict[str, str]:
+    """Return what a page asks with that shows this answer."""
+    return {"X-Part": "difference", "If-None-Match": shown.headers["ETag"]}
 
 
 def test_comparing_shows_what_differs_and_nothing_that_is_the_same(visitor: Visitor) -> None:

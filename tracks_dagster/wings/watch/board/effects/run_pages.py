@@ -50,7 +50,9 @@ class RunPages:
         devices = self._sources.curves(state, ["device/*"], curves.by, steps)
         newest = self._sources.newest(state, shown.names)
         last = {**newest, **self._sources.newest(state, ["device/*"])}
-        panels, left_out = pages.panels_of(curves, devices, last, queries.look(request))
+        is_growing = steps is None and state.open_attempt is not None
+        look = replace(queries.look(request), is_growing=is_growing)
+        panels, left_out = pages.panels_of(curves, devices, last, look)
         log = self._sources.log(state, queries.rank(request), hot_ranks(reading))
         record = self._sources.record(state)
         beside = Beside(

@@ -33,7 +33,7 @@ from tracks_dagster.curves.effects.buckets import (
     read_buckets,
 )
 from tracks_dagster.curves.effects.journals import SETTLED_S, Journals
-from tracks_dagster.curves.effects.pixels import Pixels
+from tracks_dagster.curves.effects.pixels import Pixels, round_up
 from tracks_dagster.curves.effects.reading import Axis, axis_of
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.pages.charts import Band
@@ -246,7 +246,7 @@ def _lines(
     begin, end = within or (axis_range(places) if places else (0.0, 1.0))
     is_over = all(each.is_over for each in readings)
     # While one run grows what is kept of the others fits still: their buckets stay where they are.
-    pixels = Pixels(begin, end if within or is_over else _round_up(end), buckets)
+    pixels = Pixels(begin, end if within or is_over else round_up(end), buckets)
     metrics: dict[str, Metric] = {}
     lines: dict[str, dict[str, Buckets]] = {name: {} for name in names}
     for each in readings:
@@ -266,14 +266,6 @@ def _lines(
         steps_per_x={run_id: steps for run_id, (_, _, steps) in ends.items()},
         is_over=is_over,
     )
-
-
-def _round_up(end: float) -> float:
-    """Return the next number of two digits: 1234 → 1300."""
-    if not end > 0:
-        return end
-    step = 10.0 ** (math.floor(math.log10(end)) - 1)
-    return math.ceil(end / step) * step
 
 
 # --- for a page -------------------------------------------------------------------------------------

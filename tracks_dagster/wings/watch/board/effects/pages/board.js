@@ -108,8 +108,9 @@ function isUpdated(name, { tagName, type, value, defaultValue }) { // not what a
 }
 
 function rewrite(node, text) { // in place: what is selected in the rest stays so
-  const old = node.data, begin = old.indexOf(text.slice(0, 80)); // a log loses its first lines
+  const old = node.data;
   if (old === text) return;
+  const begin = old.indexOf(text.slice(0, text.indexOf("\n") + 1)); // a log loses its first lines
   if (begin > 0 && text.startsWith(old.slice(begin))) node.deleteData(0, begin);
   const { data } = node;
   let head = 0, tail = 0;

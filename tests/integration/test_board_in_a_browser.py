@@ -278,11 +278,47 @@ def test_a_reader_of_screens_hears_a_change_once_and_silence_else(window: Window
     page = window.open(f"/runs/{LIVE}")
     news = page.locator("#news")
     expect(news).to_have_attribute("role", "status")
-    page.evaluate("sent = document.querySelector('main').innerHTML")
+    page.evaluate("main.removeAttribute('data-live'); sent = main.innerHTML")
     page.evaluate("show(sent.replaceAll('step', 'paces'))")
     expect(news).to_have_text("")  # words of the page, but not its state
     page.evaluate("show(sent.replace(/(data-news[^>]*>)[a-z]+</, '$1succeeded<'))")
     expect(news).to_contain_text("succeeded")
+
+
+def test_what_is_half_written_or_marked_stays_while_the_rest_changes(window: Window) -> None:
+    page = window.open(f"/runs/{LIVE}")
+    page.evaluate("main.removeAttribute('data-live'); sent = main.innerHTML")
+    form = '<p><input id="draft" value="a"><input id="mark" type="checkbox"></p>'
+    page.evaluate("form => show(form + sent)", form)
+    page.check("#mark")
+    page.fill("#draft", "abc")
+    page.evaluate("window.mine = document.getElementById('draft')")
+    page.evaluate("form => show('<p>new</p>' + form.replace('\"a\"', '\"b\"') + sent)", form)
+    expect(page.locator("#draft")).to_have_value("abc")
+    expect(page.locator("#mark")).to_be_checked()
+    expect(page.locator("#draft")).to_be_focused()
+    assert page.evaluate("mine.isConnected")
+
+
+def test_a_chart_that_is_open_gets_its_new_points_alone(window: Window) -> None:
+    window.home.second.grow(1)
+    page = window.open(f"/compare?run={SECOND}&x=100..400")
+    chart = page.locator("figure[data-metric=loss] .chart")
+    expect(chart.locator("canvas")).to_be_visible()
+    window.home.second.grow(5)
+    with page.expect_response(re.compile(r"metric=loss&since=[0-9a-f]")) as found:
+        pass
+    answer = found.value.json()["metrics"]["loss"]
+    assert answer["after"] > 20
+    assert len(answer["x"]) < 10
+    chart.scroll_into_view_if_needed()
+    box = chart.locator(".u-over").bounding_box()
+    assert box is not None
+    newest = (window.home.second.step - 100) / 300  # where it lies on the axis
+    page.mouse.move(box["x"] + newest * box["width"], box["y"] + box["height"] / 2)
+    expect(chart.locator(".tip")).to_contain_text(str(window.home.second.step))
+    page.mouse.move(box["x"] + 20 / 300 * box["width"], box["y"] + box["height"] / 2)
+    expect(chart.locator(".tip")).to_contain_text("120")
 
 
 def test_a_filter_counts_what_it_shows(window: Window) -> None:

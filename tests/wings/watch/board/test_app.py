@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from datetime import UTC, datetime
 from html import escape, unescape
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import httpx
@@ -269,6 +271,43 @@ def test_a_run_that_rewinds_is_drawn_as_by_a_page_that_was_opened_then(
     shown = applied(sent.json(), before.text)
     assert "a04 open" in text_of(shown)
     assert version_of(shown) == sent.headers["ETag"]
+
+
+def test_curves_that_are_open_are_sent_from_where_they_were_on(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
+    app = build(settings)
+    now = datetime.now(UTC)
+    run = LiveRun(app.store, "grows", now=now, ranks=1, steps=1820).write()
+    LiveRun(app.store, "also", now=now, ranks=1, steps=1500).write()
+    app.projector.scan()
+
+    def ask(run_ids: Sequence[str], name: str, cursor: str) -> tuple[dict[str, Any], int]:
+        """Return a metric, and how many bytes the answer has; nothing is fresh enough to be reused."""
+        asked = [*(("run", each) for each in run_ids), ("metric", name), ("since", cursor)]
+        answer = Visitor(guarded(Sources(settings))).get(f"/compare.json?{urlencode(asked)}")
+        return answer.json()["metrics"][name], len(answer.content)
+
+    for name in ("loss", "validation_loss"):
+        before, whole_bytes = ask(["grows"], name, "")
+        assert before["after"] == 0
+        run.grow(20)
+        new, new_bytes = ask(["grows"], name, before["cursor"])
+        assert new_bytes < whole_bytes / (10 if name == "loss" else 3)
+        whole, _ = ask(["grows"], name, "")
+        assert new["x"] == whole["x"][new["after"] :]
+        assert before["x"][: new["after"]] == whole["x"][: new["after"]]
+        for key in ("at", "mean"):
+            is_old = [at < new["after"] for at in before["runs"]["grows"]["at"]]
+            known = [v for v, old in zip(before["runs"]["grows"][key], is_old, strict=True) if old]
+            assert known + new["runs"]["grows"][key] == whole["runs"]["grows"][key]
+    both, _ = ask(["grows", "also"], "loss", "")
+    assert int(both["cursor"].partition(".")[2]) <= 480 * 1500 // 1800  # of the one that is behind
+    assert ask(["grows", "also"], "loss", whole["cursor"])[0]["after"] == 0  # of other runs
+    run.rewind().grow(5)
+    assert ask(["grows"], "loss", ask(["grows"], "loss", "")[0]["cursor"])[0]["after"] > 0
+    assert ask(["grows"], "loss", before["cursor"])[0]["after"] == 0  # of before the resume
+    for odd in ("x", f"{both['cursor']}9999", "a.b", "."):
+        assert ask(["grows"], "loss", odd)[0]["after"] == 0
 
 
 def version_of(part: str) -> str:

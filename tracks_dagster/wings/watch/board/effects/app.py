@@ -17,7 +17,7 @@ It writes only where it is given what acts (`acting`), and then by POST alone.
 | `/views/acts/ACT` | POST: save, remove |
 | `/lineage?thing=KIND:NAME` | what it rests on, what came of it |
 | `/compare?run=A&run=B` | runs side by side; `by=…`, `x=100..200`, `find=REGEX`, `star=NAME` |
-| `/compare.json?run=A&run=B&metric=NAME` | their curves on one axis, for the page's script |
+| `/compare.json?run=A&run=B&metric=NAME&since=CURSOR` | their curves, for the page's script |
 | `/media?run=A&run=B` | what they logged beside numbers; `step=N`, `every=1` |
 | `/experiments/NAME` | a baseline and what each run changed; `baseline=RUN` |
 | `/studies`, `/studies.csv`, `/studies.json` | all studies |

@@ -147,8 +147,9 @@ def over(tmp_path: Path, *run_ids: str) -> Visitor:
 
 def test_an_answer_is_compressed_for_who_takes_it_so(tmp_path: Path) -> None:
     visitor = over(tmp_path, "first")
-    packed = visitor.get("/runs", {"Accept-Encoding": "gzip"})
-    plain = visitor.get("/runs", {"Accept-Encoding": "identity"})
+    part = {"X-Part": "main"}  # without the time of day
+    packed = visitor.get("/runs", {**part, "Accept-Encoding": "gzip"})
+    plain = visitor.get("/runs", {**part, "Accept-Encoding": "identity"})
     assert packed.headers["Content-Encoding"] == "gzip"
     assert "Accept-Encoding" in packed.headers["Vary"]
     assert int(packed.headers["Content-Length"]) < len(packed.content) / 2
@@ -411,6 +412,26 @@ def test_what_a_comparison_cannot_read_says_what_is_valid(
     reply = visitor.get(f"{path}?run={LIVE}&run={OVER}&{query}")
     assert reply.status_code == 400
     assert words in unescape(reply.text)
+
+
+def test_a_run_whose_eval_failed_for_good_waits_on_the_board_as_in_the_status(
+    tmp_path: Path,
+) -> None:
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
+    app = build(settings)
+    history = History("exhausted", begin=datetime.now(UTC)).declare().open().supervise().place()
+    history.restore().commit(40).end("completed", last_step=40)
+    for _ in range(3):
+        opened = history.open_eval(history.state.checkpoints[-1].ref).state.evals[-1].opened
+        history.end_eval(opened, "evaluator_error", message="KeyError: 'width'")
+    history.write_to(app.store)
+    app.projector.scan()
+    write_heartbeat(app.store, datetime.now(UTC), {})
+    visitor = Visitor(guarded(Sources(settings)))
+    page = visitor.get("/runs/exhausted").text
+    assert 'class="pill waiting">waiting<' in page
+    assert "waiting for a person: heldout-loss@40: failed 3 times" in text_of(page)
+    assert "state waiting" in text_of(visitor.get("/compare?run=exhausted&run=exhausted").text)
 
 
 def test_an_address_that_would_fill_the_page_with_itself_is_refused(visitor: Visitor) -> None:

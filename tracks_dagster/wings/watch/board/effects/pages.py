@@ -32,7 +32,7 @@ from tracks_dagster.curves.effects.pixels import round_up
 from tracks_dagster.review.effects.pages import report
 from tracks_dagster.review.effects.pages.charts import Look, compare_panel, curve_panel
 from tracks_dagster.review.progress import X_LABEL, progress_and_burn
-from tracks_dagster.track.journal_lines import LOSS, STEPS
+from tracks_dagster.track.journal_lines import DEVICE, LOSS, STEPS
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.safe_text import visible
 from tracks_dagster.wings.watch.board import formats
@@ -165,13 +165,14 @@ def render_page(
 
 
 def panels_of(
-    curves: Curves, devices: Curves, newest: Mapping[str, Point], look: Look
+    curves: Curves, newest: Mapping[str, Point], look: Look
 ) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
-    """Return the curves as panels, and sentences about those that are left out.
+    """Return the curves as panels, those of the devices last, and sentences about what is left out.
 
     newest: the last value of each of the whole curve, beside whichever part is drawn.
     """
-    found = (*curves.curves[:PANELS_MAX], *devices.curves)
+    devices = [each for each in curves.curves if each.group == DEVICE]
+    found = [*(each for each in curves.curves if each.group != DEVICE)][:PANELS_MAX] + devices
     x_range = curves.x_range
     if x_range is not None and look.is_growing:
         x_range = (x_range[0], round_up(x_range[1]))

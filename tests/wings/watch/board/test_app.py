@@ -20,14 +20,13 @@ from tests.histories import History
 from tests.live_runs import LiveRun, loss_of
 from tests.stories import Story
 from tests.visitors import Visitor
-from tests.wings.watch.board.conftest import LIVE, OVER, REFUSED, SECOND, Home, make_home
+from tests.wings.watch.board.conftest import LIVE, OVER, REFUSED, SECOND, Home, applied, make_home
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat, write_launches
 from tracks_dagster.attempts.launch import PendingLaunch
 from tracks_dagster.review.effects.saved_views import remove_view, save_view
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import ViewSaved
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS
-from tracks_dagster.wings.watch.board.difference import applied
 from tracks_dagster.wings.watch.board.effects import app as app_module
 from tracks_dagster.wings.watch.board.effects import pages, sources
 from tracks_dagster.wings.watch.board.effects.serving import guarded
@@ -241,9 +240,11 @@ def test_what_an_open_page_is_sent_does_not_grow_with_the_steps_of_its_run(
         grown = visitor.get(path, part_since(first))
         assert grown.headers["Content-Type"] == "application/json"
         assert version_of(applied(grown.json(), first.text)) == grown.headers["ETag"]
-        assert len(grown.content) < len(first.content) / 10
         sent_bytes.append(len(grown.content))
-    assert sent_bytes[1] < 1.3 * sent_bytes[0], sent_bytes
+        assert len(first.content) > 30_000
+    assert max(sent_bytes) < 5000, (
+        sent_bytes
+    )  # a few numbers, and how long ago what is: by the clock
 
 
 def test_a_page_whose_version_is_forgotten_is_sent_whole_and_a_refusal_too(

@@ -8,7 +8,8 @@ import random
 
 import pytest
 
-from tracks_dagster.wings.watch.board.difference import Piece, applied, difference
+from tests.wings.watch.board.conftest import applied
+from tracks_dagster.wings.watch.board.difference import Piece, difference
 
 LINES = ("", "</tr>", "</tr>", '<td class="number">', "12 34", "12 35", "Größe", "schön 🚂", "🚂🚃")
 
@@ -16,14 +17,14 @@ LINES = ("", "</tr>", "</tr>", '<td class="number">', "12 34", "12 35", "Größe
 @pytest.mark.parametrize(
     ("before", "after", "pieces"),
     [
-        ("a\nb\nc", "a\nb\nc", [[0, 3]]),
-        ("a\nb\nc", "a\nc", [[0, 1], [2, 1]]),
-        ("a\nc", "a\nb\nc", [[0, 1], "b", [1, 1]]),
-        ("a\nb\nc", "c\na\nb", [[2, 1], "a", "b"]),  # what moved up is sent again
-        ("points 1 2/>", "points 1 2 3/>", [[0, 10, " 3", 2]]),  # of a curve its new points
-        ("aa", "aaa", [[0, 2, "a", 0]]),
-        ("🚂 1", "🚂 2", [[0, 3, "2", 0]]),  # units of UTF-16
-        ("", "", [[0, 1]]),
+        ("a\nb\nc", "a\nb\nc", [(0, 3)]),
+        ("a\nb\nc", "a\nc", [(0, 1), (2, 1)]),
+        ("a\nc", "a\nb\nc", [(0, 1), "b", (1, 1)]),
+        ("a\nb\nc", "c\na\nb", [(2, 1), "a", "b"]),  # what moved up is sent again
+        ("points 1 2/>", "points 1 2 3/>", [(0, 10, " 3", 2)]),  # of a curve its new points
+        ("aa", "aaa", [(0, 2, "a", 0)]),
+        ("🚂 1", "🚂 2", [(0, 3, "2", 0)]),  # units of UTF-16
+        ("", "", [(0, 1)]),
     ],
 )
 def test_only_what_differs_is_sent(before: str, after: str, pieces: list[Piece]) -> None:

@@ -74,6 +74,13 @@ class LiveRun:
         self._ship(range(self.step + 1, last + 1), slow=True)
         self.step = last
 
+    def rewind(self) -> LiveRun:
+        """End the open attempt, and resume from its newest checkpoint."""
+        self.history.end("preempted", last_step=self.step)
+        self._open()
+        self.step = self.history.state.attempts[-1].resumed_step
+        return self.write()
+
     def _attempt(self, reason: str, steps: range, *, commits: Iterable[int]) -> None:
         self._open()
         self._ship(steps)

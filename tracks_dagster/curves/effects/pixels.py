@@ -6,6 +6,7 @@ those that are not finite. Doing so twice, part by part and then all of it, come
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,6 +29,15 @@ class Pixels:
 
         width = (self.x1 - self.x0) / self.count or 1.0
         return np.clip((x - self.x0) / width, 0, self.count - 1).astype(np.int64)
+
+
+def round_up(end: float) -> float:
+    """Return the next number of two digits, 1234 → 1300: where the axis of a run that grows ends, so
+    that for a while its pixels stay where they are."""
+    if not end > 0:
+        return end
+    step = 10.0 ** (math.floor(math.log10(end)) - 1)
+    return math.ceil(end / step) * step
 
 
 class Points(NamedTuple):

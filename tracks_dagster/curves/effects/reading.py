@@ -40,6 +40,7 @@ from tracks_dagster.curves.effects.pixels import (
     fewer,
     in_order,
     joined,
+    round_up,
 )
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.stores.journal_tables import CURSOR, SPENT_S, STEP_MAX, Array, Column, Table
@@ -234,7 +235,8 @@ def _pixels(journals: Journals, axis: Axis, steps: tuple[int, int], points_max: 
     x0, x1 = min(places, default=0.0), max(places, default=0.0)
     layers = max(1.0, sum(shares) / (x1 - x0)) if x1 > x0 else len(shares) or 1.0
     count = min(points_max // 2, int(POINTS_ALL_MAX / layers) // 2)
-    return Pixels(x0, x1, max(PIXELS_MIN, count))
+    end = x1 if journals.state.open_attempt is None else round_up(x1)
+    return Pixels(x0, end, max(PIXELS_MIN, count))
 
 
 def _marks(journals: Journals, axis: Axis) -> tuple[Mark, ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.live_runs import LiveRun
 from tests.visitors import Visitor
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import SkippedGates
+from tracks_dagster.wings.watch.board.difference import UNITS
 from tracks_dagster.wings.watch.board.effects.serving import guarded
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wiring import build
@@ -59,3 +62,20 @@ def make_home(folder: Path) -> Home:
     refused.write_to(app.store)
     app.projector.scan()
     return Home(settings=settings, live=live, second=second)
+
+
+def applied(pieces: Sequence[Any], before: str) -> str:
+    """Return the page that `difference` made these pieces of, as board.js does."""
+    lines = before.split("\n")
+    found: list[str] = []
+    for piece in pieces:
+        match piece:
+            case str():
+                found.append(piece)
+            case [first, count]:
+                found += lines[first : first + count]
+            case [line, head, middle, tail]:
+                old = lines[line].encode(UNITS)
+                begin, end = old[: 2 * head], old[len(old) - 2 * tail :]
+                found.append(f"{begin.decode(UNITS)}{middle}{end.decode(UNITS)}")
+    return "\n".join(found)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from datetime import UTC, datetime
 from html import escape, unescape
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
+import httpx
 import pytest
 
 from tests.bodies import CONFIG
@@ -17,7 +20,7 @@ from tests.histories import History
 from tests.live_runs import LiveRun, loss_of
 from tests.stories import Story
 from tests.visitors import Visitor
-from tests.wings.watch.board.conftest import LIVE, OVER, REFUSED, SECOND, Home, make_home
+from tests.wings.watch.board.conftest import LIVE, OVER, REFUSED, SECOND, Home, applied, make_home
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat, write_launches
 from tracks_dagster.attempts.launch import PendingLaunch
 from tracks_dagster.review.effects.saved_views import remove_view, save_view
@@ -25,7 +28,7 @@ from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import ViewSaved
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS
 from tracks_dagster.wings.watch.board.effects import app as app_module
-from tracks_dagster.wings.watch.board.effects import sources
+from tracks_dagster.wings.watch.board.effects import pages, sources
 from tracks_dagster.wings.watch.board.effects.serving import guarded
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wiring import build
@@ -143,8 +146,9 @@ def over(tmp_path: Path, *run_ids: str) -> Visitor:
 
 def test_an_answer_is_compressed_for_who_takes_it_so(tmp_path: Path) -> None:
     visitor = over(tmp_path, "first")
-    packed = visitor.get("/runs", {"Accept-Encoding": "gzip"})
-    plain = visitor.get("/runs", {"Accept-Encoding": "identity"})
+    part = {"X-Part": "main"}  # without the time of day
+    packed = visitor.get("/runs", {**part, "Accept-Encoding": "gzip"})
+    plain = visitor.get("/runs", {**part, "Accept-Encoding": "identity"})
     assert packed.headers["Content-Encoding"] == "gzip"
     assert "Accept-Encoding" in packed.headers["Vary"]
     assert int(packed.headers["Content-Length"]) < len(packed.content) / 2
@@ -216,6 +220,106 @@ def test_a_part_is_sent_once_and_then_only_when_something_changed(
     assert not first.text.startswith("<!doctype")
     again = {**part, "If-None-Match": first.headers["ETag"]}
     assert visitor.get(f"/runs/{REFUSED}", again).status_code == 304
+
+
+def test_what_an_open_page_is_sent_does_not_grow_with_the_steps_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "FRESH_S", 0.0)
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
+    app = build(settings)
+    now = datetime.now(UTC)
+    runs = [LiveRun(app.store, f"run-{n}", now=now, ranks=1, steps=n).write() for n in (204, 2040)]
+    app.projector.scan()
+    visitor = Visitor(guarded(Sources(settings)))
+    sent_bytes = []
+    for run in runs:
+        path = f"/runs/{run.run_id}"
+        first = visitor.get(path, {"X-Part": "main"})
+        run.grow(2)
+        grown = visitor.get(path, part_since(first))
+        assert grown.headers["Content-Type"] == "application/json"
+        assert version_of(applied(grown.json(), first.text)) == grown.headers["ETag"]
+        sent_bytes.append(len(grown.content))
+        assert len(first.content) > 30_000
+    assert max(sent_bytes) < 5000, (
+        sent_bytes
+    )  # a few numbers, and how long ago what is: by the clock
+
+
+def test_a_page_whose_version_is_forgotten_is_sent_whole_and_a_refusal_too(
+    visitor: Visitor,
+) -> None:
+    lost = {"X-Part": "difference", "If-None-Match": '"0123456789abcdef"'}
+    assert visitor.get(f"/runs/{REFUSED}", lost).text.startswith("<div")
+    shown = visitor.get(f"/runs/{REFUSED}", {"X-Part": "main"})
+    refused = visitor.get("/runs/nobody", part_since(shown))
+    assert refused.status_code == 404
+    assert "<h1>" in refused.text
+
+
+def test_a_run_that_rewinds_is_drawn_as_by_a_page_that_was_opened_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "FRESH_S", 0.0)
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
+    app = build(settings)
+    run = LiveRun(app.store, "rewinds", now=datetime.now(UTC), ranks=1).write()
+    app.projector.scan()
+    visitor = Visitor(guarded(Sources(settings)))
+    before = visitor.get("/runs/rewinds", {"X-Part": "main"})
+    run.rewind().grow(5)
+    sent = visitor.get("/runs/rewinds", part_since(before))
+    shown = applied(sent.json(), before.text)
+    assert "a04 open" in text_of(shown)
+    assert version_of(shown) == sent.headers["ETag"]
+
+
+def test_curves_that_are_open_are_sent_from_where_they_were_on(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
+    app = build(settings)
+    now = datetime.now(UTC)
+    run = LiveRun(app.store, "grows", now=now, ranks=1, steps=1820).write()
+    LiveRun(app.store, "also", now=now, ranks=1, steps=1500).write()
+    app.projector.scan()
+
+    def ask(run_ids: Sequence[str], name: str, cursor: str) -> tuple[dict[str, Any], int]:
+        """Return a metric, and how many bytes the answer has; nothing is fresh enough to be reused."""
+        asked = [*(("run", each) for each in run_ids), ("metric", name), ("since", cursor)]
+        answer = Visitor(guarded(Sources(settings))).get(f"/compare.json?{urlencode(asked)}")
+        return answer.json()["metrics"][name], len(answer.content)
+
+    for name in ("loss", "validation_loss"):
+        before, whole_bytes = ask(["grows"], name, "")
+        assert before["after"] == 0
+        run.grow(20)
+        new, new_bytes = ask(["grows"], name, before["cursor"])
+        assert new_bytes < whole_bytes / (10 if name == "loss" else 3)
+        whole, _ = ask(["grows"], name, "")
+        assert new["x"] == whole["x"][new["after"] :]
+        assert before["x"][: new["after"]] == whole["x"][: new["after"]]
+        for key in ("at", "mean"):
+            is_old = [at < new["after"] for at in before["runs"]["grows"]["at"]]
+            known = [v for v, old in zip(before["runs"]["grows"][key], is_old, strict=True) if old]
+            assert known + new["runs"]["grows"][key] == whole["runs"]["grows"][key]
+    both, _ = ask(["grows", "also"], "loss", "")
+    assert int(both["cursor"].partition(".")[2]) <= 480 * 1500 // 1800  # of the one that is behind
+    assert ask(["grows", "also"], "loss", whole["cursor"])[0]["after"] == 0  # of other runs
+    run.rewind().grow(5)
+    assert ask(["grows"], "loss", ask(["grows"], "loss", "")[0]["cursor"])[0]["after"] > 0
+    assert ask(["grows"], "loss", before["cursor"])[0]["after"] == 0  # of before the resume
+    for odd in ("x", f"{both['cursor']}9999", "a.b", "."):
+        assert ask(["grows"], "loss", odd)[0]["after"] == 0
+
+
+def version_of(part: str) -> str:
+    """Return the version of a page with this in its `main`."""
+    return f'"{pages.digest(part)}"'
+
+
+def part_since(shown: httpx.Response) -> dict[str, str]:
+    """Return what a page asks with that shows this answer."""
+    return {"X-Part": "difference", "If-None-Match": shown.headers["ETag"]}
 
 
 def test_comparing_shows_what_differs_and_nothing_that_is_the_same(visitor: Visitor) -> None:
@@ -309,6 +413,26 @@ def test_what_a_comparison_cannot_read_says_what_is_valid(
     reply = visitor.get(f"{path}?run={LIVE}&run={OVER}&{query}")
     assert reply.status_code == 400
     assert words in unescape(reply.text)
+
+
+def test_a_run_whose_eval_failed_for_good_waits_on_the_board_as_in_the_status(
+    tmp_path: Path,
+) -> None:
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
+    app = build(settings)
+    history = History("exhausted", begin=datetime.now(UTC)).declare().open().supervise().place()
+    history.restore().commit(40).end("completed", last_step=40)
+    for _ in range(3):
+        opened = history.open_eval(history.state.checkpoints[-1].ref).state.evals[-1].opened
+        history.end_eval(opened, "evaluator_error", message="KeyError: 'width'")
+    history.write_to(app.store)
+    app.projector.scan()
+    write_heartbeat(app.store, datetime.now(UTC), {})
+    visitor = Visitor(guarded(Sources(settings)))
+    page = visitor.get("/runs/exhausted").text
+    assert 'class="pill waiting">waiting<' in page
+    assert "waiting for a person: heldout-loss@40: failed 3 times" in text_of(page)
+    assert "state waiting" in text_of(visitor.get("/compare?run=exhausted&run=exhausted").text)
 
 
 def test_an_address_that_would_fill_the_page_with_itself_is_refused(visitor: Visitor) -> None:

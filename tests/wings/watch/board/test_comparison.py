@@ -215,7 +215,8 @@ def test_a_band_is_the_mean_and_deviation_of_runs_where_two_of_them_are() -> Non
         found={"loss": runs},
         without={},
         steps_per_x={"a": 1.0, "b": 1.0},
-        is_over=True,
+        growing=(),
+        basis="",
     )
     band = band_of(lines, "loss", ["a", "b", "without the metric"], css="r1")
     # at 1.5 b is between its neighbours, 5; beyond 2.5 there is b alone

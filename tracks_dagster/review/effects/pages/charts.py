@@ -44,6 +44,7 @@ ROOM = 0.08  # above and below the values, of half of what they span
 MARKS_MAX = 200  # of a kind, in one picture; neighbours that would lie on each other are one
 APART = 2.0  # marks of a kind at least
 GAPS_MAX = 100
+ROUND_PARTS = 10  # about, of an axis or of a power of ten: its end may lie so much farther
 ALMOST = 1e-9  # of a tick's step, by which sums of floats are off
 SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 TINY, HUGE = 1e-4, 1e15
@@ -60,10 +61,12 @@ class Look:
     """How values are drawn. is_log: by their logarithm, where all of a picture's are above 0.
 
     smooth: over how many steps kept values are averaged, 0 for none; the values lie faint behind.
+    is_growing: the axis ends at round values, so that most new points change nothing else of a picture.
     """
 
     is_log: bool = False
     smooth: int = 0
+    is_growing: bool = False
 
 
 PLAIN = Look()
@@ -277,6 +280,8 @@ def _frame(
     else:
         room = ROOM * (y1 / 2 - y0 / 2) or abs(y0) * ROOM or 1.0
         y0, y1 = _finite(y0 - room), _finite(y1 + room)
+    if look.is_growing:
+        y0, y1 = _round_edges(y0, y1, is_log=is_log)
     has_words = width >= WIDE_MIN and any(mark.kind != COMMIT for mark in marks)
     return _Frame(
         x0=x0,
@@ -289,6 +294,19 @@ def _frame(
         top=TOP + (LABELS if has_words else 0),
         bottom=height - BOTTOM - (AXIS_NAME if height >= HIGH_MIN and x_label else 0),
     )
+
+
+def _round_edges(low: float, high: float, *, is_log: bool) -> tuple[float, float]:
+    """Return round values a little below and above; the same where there are none."""
+    if is_log:
+        first, last = (math.log10(value) * ROUND_PARTS for value in (low, high))
+        return 10 ** (math.floor(first) / ROUND_PARTS), 10 ** min(
+            math.ceil(last) / ROUND_PARTS, 308.0
+        )
+    step = _round_step(high / ROUND_PARTS - low / ROUND_PARTS)
+    if not math.isfinite(step):
+        return low, high
+    return _finite(math.floor(low / step) * step), _finite(math.ceil(high / step) * step)
 
 
 def _log_of_quotient(high: float, low: float) -> float:

@@ -13,7 +13,7 @@ from tracks_dagster.review.lights import Colour, Light, Lights
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import GLOBAL_BATCH, value_of
 from tracks_dagster.track.states.accounting import newest_step
-from tracks_dagster.track.states.lifecycle import RunStatus, run_status
+from tracks_dagster.track.states.lifecycle import RunLifecycle, RunStatus, run_status
 from tracks_dagster.track.states.run_state import RunState, steps_of
 from tracks_dagster.wings.watch.health.tail import Tail
 
@@ -44,9 +44,12 @@ class RunReading:
 
     @property
     def pill(self) -> str:
-        """Its state in one word, as a person sees it: a run that waits for devices does not run."""
+        """Its state in one word, as a person sees it and `tracks status` says it: a run that waits for
+        devices, a daemon or a person does not run."""
         if self.queue is not None:
             return QUEUED
+        if self.waits_for is not None:
+            return RunLifecycle.WAITING.value
         return STARTING if self.is_starting else self.status.state
 
     @property

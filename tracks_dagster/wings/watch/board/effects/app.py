@@ -17,7 +17,7 @@ It writes only where it is given what acts (`acting`), and then by POST alone.
 | `/views/acts/ACT` | POST: save, remove |
 | `/lineage?thing=KIND:NAME` | what it rests on, what came of it |
 | `/compare?run=A&run=B` | runs side by side; `by=…`, `x=100..200`, `find=REGEX`, `star=NAME` |
-| `/compare.json?run=A&run=B&metric=NAME` | their curves on one axis, for the page's script |
+| `/compare.json?run=A&run=B&metric=NAME&since=CURSOR` | their curves, for the page's script |
 | `/media?run=A&run=B` | what they logged beside numbers; `step=N`, `every=1` |
 | `/experiments/NAME` | a baseline and what each run changed; `baseline=RUN` |
 | `/studies`, `/studies.csv`, `/studies.json` | all studies |
@@ -28,7 +28,8 @@ It writes only where it is given what acts (`acting`), and then by POST alone.
 | `/metrics` | gauges for Prometheus |
 
 A page that is open asks for its own `main` again and again (header `X-Part: main`), and gets 304 while
-nothing changed.
+nothing changed; with `X-Part: difference` what differs from the version that it names (`If-None-Match`,
+`difference.py`), or all of it where that version was forgotten.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.states.study_state import StudyState
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.wings.watch.board import formats
+from tracks_dagster.wings.watch.board.difference import difference
 from tracks_dagster.wings.watch.board.effects import downloads, pages, queries
 from tracks_dagster.wings.watch.board.effects.acting import Acting, read_form
 from tracks_dagster.wings.watch.board.effects.below import Below, address_below, page_below
@@ -94,6 +96,8 @@ from tracks_dagster.wings.watch.health.rules import RULES
 METRICS_MAX = 100  # of one request for curves
 RUNBOOK_PAGES = Path(rules.__file__).parent / "runbooks"
 FOUND_BY = "id, name, tags, experiment, family, owner, team, intent or config"
+HTTP_200 = 200
+MAIN, DIFFERENCE = "main", "difference"  # what an open page asks for
 HTTP_503 = 503  # from here on nothing could be read
 NO_CLIENT = (
     "There is no /metrics here: the package prometheus-client is not installed. Install it beside "
@@ -133,6 +137,7 @@ class Board:
         self._acting = acting
         self._user_header = user_header
         self._prefix = prefix
+        self._sent = pages.Sent()
         self._runs = RunPages(sources)
         self._table = TablePages(sources)
         self._comparisons = Comparisons(sources)
@@ -542,10 +547,16 @@ class Board:
         as_of = f"as of {formats.clock(self._sources.now())[11:]}"
         is_away = status >= HTTP_503
         headers = {"ETag": version, "X-As-Of": as_of, "Cache-Control": "no-store", "Vary": "X-Part"}
-        if request.headers.get("X-Part") == "main":
-            if request.headers.get("If-None-Match") == version:
+        asked, known = request.headers.get("X-Part"), request.headers.get("If-None-Match", "")
+        if asked in (MAIN, DIFFERENCE):
+            if known == version:
                 return Response(status_code=304, headers=headers)
-            return HTMLResponse(page_below(self._prefix, body), status_code=status, headers=headers)
+            part = page_below(self._prefix, body)
+            before = self._sent.find(known) if asked == DIFFERENCE else None
+            self._sent.add(version, part)
+            if status != HTTP_200 or before is None:
+                return HTMLResponse(part, status_code=status, headers=headers)
+            return JSONResponse(difference(before, part), headers=headers)
         html = pages.render_page(
             part,
             title,

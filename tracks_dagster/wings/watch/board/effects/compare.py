@@ -136,7 +136,8 @@ class Comparisons:
         )
 
     def numbers(self, request: Request, found: Compared) -> dict[str, Json]:
-        """Return some metrics of the runs as JSON; raises InvalidInput."""
+        """Return some metrics of the runs as JSON, of each what is new since its cursor where the
+        request has one: as many `since` as `metric`, in the same order. Raises InvalidInput."""
         names = queries.listed(request, "metric")[:NUMBERS_MAX]
         lines = self._curves.lines(
             found.states,
@@ -145,7 +146,9 @@ class Comparisons:
             within=queries.within(request),
             buckets=min(BUCKETS_MAX, queries.whole(request, "buckets", BUCKETS, least=1)),
         )
-        return lines_json(lines)
+        asked = request.query_params
+        pairs = zip(asked.getlist("metric"), asked.getlist("since"), strict=False)
+        return lines_json(lines, dict(pairs))
 
     def all_numbers(self, request: Request, found: Compared, buckets: int) -> dict[str, Json]:
         """Return the numbers of every panel of the page."""

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
+import zlib
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
@@ -25,10 +28,11 @@ from tracks_dagster.curves.curve import (
     Point,
     axis_range,
 )
+from tracks_dagster.curves.effects.pixels import round_up
 from tracks_dagster.review.effects.pages import report
 from tracks_dagster.review.effects.pages.charts import Look, compare_panel, curve_panel
 from tracks_dagster.review.progress import X_LABEL, progress_and_burn
-from tracks_dagster.track.journal_lines import LOSS, STEPS
+from tracks_dagster.track.journal_lines import DEVICE, LOSS, STEPS
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.safe_text import visible
 from tracks_dagster.wings.watch.board import formats
@@ -45,6 +49,7 @@ STYLES = (  # in this order: what comes later counts
 )
 SCRIPTS = {  # by address
     "board.js": HERE / "board.js",
+    "idiomorph.js": HERE / "vendor" / "idiomorph.js",
     "compare.js": HERE / "compare.js",
     "uplot.js": HERE / "vendor" / "uPlot.js",
 }
@@ -52,6 +57,7 @@ FILES = ("board.css", *SCRIPTS)
 WIDTH, HEIGHT = 420, 190  # of a panel, in the units of its text
 LARGE = (640, 306)  # of the loss, which takes the place of four: here its marks have words
 PANELS_MAX = 24  # on one page
+SENT_MAX = 64  # parts of pages, compressed: of each open page the last one
 _EDGES = re.compile(r' data-\w+="[^"]*"')
 
 
@@ -82,6 +88,30 @@ def assets_version() -> str:
 def digest(text: str) -> str:
     """Return a short digest of a page."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Sent:
+    """The parts of pages that were sent last, by their version: what an open page still shows. Safe in
+    threads."""
+
+    def __init__(self) -> None:
+        self._parts: OrderedDict[str, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, version: str) -> str | None:
+        """Return a part; None where it is too long ago."""
+        with self._lock:
+            found = self._parts.get(version)
+        return None if found is None else zlib.decompress(found).decode()
+
+    def add(self, version: str, part: str) -> None:
+        """Remember a part, instead of the one of SENT_MAX that was not sent for longest."""
+        data = zlib.compress(part.encode(), 1)
+        with self._lock:
+            self._parts[version] = data
+            self._parts.move_to_end(version)
+            while len(self._parts) > SENT_MAX:
+                self._parts.popitem(last=False)
 
 
 @cache
@@ -135,14 +165,18 @@ def render_page(
 
 
 def panels_of(
-    curves: Curves, devices: Curves, newest: Mapping[str, Point], look: Look
+    curves: Curves, newest: Mapping[str, Point], look: Look
 ) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
-    """Return the curves as panels, and sentences about those that are left out.
+    """Return the curves as panels, those of the devices last, and sentences about what is left out.
 
     newest: the last value of each of the whole curve, beside whichever part is drawn.
     """
-    found = (*curves.curves[:PANELS_MAX], *devices.curves)
-    drawn = [_panel(each, newest.get(each.name), curves, look) for each in found]
+    devices = [each for each in curves.curves if each.group == DEVICE]
+    found = [*(each for each in curves.curves if each.group != DEVICE)][:PANELS_MAX] + devices
+    x_range = curves.x_range
+    if x_range is not None and look.is_growing:
+        x_range = (x_range[0], round_up(x_range[1]))
+    drawn = [_panel(each, newest.get(each.name), curves, x_range, look) for each in found]
     words = list(curves.lost)
     if curves.names_left_out:
         words.append(
@@ -152,7 +186,13 @@ def panels_of(
     return tuple(each for each in drawn if each.svg), tuple(words)
 
 
-def _panel(curve: Curve, last: Point | None, curves: Curves, look: Look) -> Panel:
+def _panel(
+    curve: Curve,
+    last: Point | None,
+    curves: Curves,
+    x_range: tuple[float, float] | None,
+    look: Look,
+) -> Panel:
     value = "" if last is None else f"{formats.number(last.value)} {curve.unit}".rstrip()
     is_large = curve.name == LOSS
     width, height = LARGE if is_large else (WIDTH, HEIGHT)
@@ -163,7 +203,7 @@ def _panel(curve: Curve, last: Point | None, curves: Curves, look: Look) -> Pane
             curve,
             curves.marks,
             x_label=curves.x_label,
-            x_range=curves.x_range,
+            x_range=x_range,
             width=width,
             height=height,
             look=look,

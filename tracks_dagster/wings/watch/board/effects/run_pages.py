@@ -12,7 +12,7 @@ from tracks_dagster.curves.curve import STEP, Curves, Point
 from tracks_dagster.review.effects.explain.run import attempt_address
 from tracks_dagster.track.bodies import AttemptPlaced
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
-from tracks_dagster.track.journal_lines import LOSS
+from tracks_dagster.track.journal_lines import DEVICE, LOSS
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.wings.watch.board.catalogue import metric_page
 from tracks_dagster.wings.watch.board.colours import looks_of
@@ -46,11 +46,12 @@ class RunPages:
             request.query_params.get("group", ""),
             queries.page(request),
         )
-        curves, banners = self._curves(state, by, steps, shown.names)
-        devices = self._sources.curves(state, ["device/*"], curves.by, steps)
-        newest = self._sources.newest(state, shown.names)
-        last = {**newest, **self._sources.newest(state, ["device/*"])}
-        panels, left_out = pages.panels_of(curves, devices, last, queries.look(request))
+        names = [*shown.names, f"{DEVICE}/*"]  # in one go: each reading looks for new segments
+        curves, banners = self._curves(state, by, steps, names)
+        newest = self._sources.newest(state, names)
+        is_growing = steps is None and state.open_attempt is not None
+        look = replace(queries.look(request), is_growing=is_growing)
+        panels, left_out = pages.panels_of(curves, newest, look)
         log = self._sources.log(state, queries.rank(request), hot_ranks(reading))
         record = self._sources.record(state)
         beside = Beside(

@@ -6,12 +6,15 @@ steps are read again. A reading opens a run's journals only where something of i
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tracks_dagster.curves.curve import (
@@ -33,7 +36,7 @@ from tracks_dagster.curves.effects.buckets import (
     read_buckets,
 )
 from tracks_dagster.curves.effects.journals import SETTLED_S, Journals
-from tracks_dagster.curves.effects.pixels import Pixels
+from tracks_dagster.curves.effects.pixels import Pixels, round_up
 from tracks_dagster.curves.effects.reading import Axis, axis_of
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.pages.charts import Band
@@ -49,6 +52,7 @@ KEPT_MAX = 300  # answers about runs that are over, of 35 kB for each of up to t
 NAMES_KEPT_MAX = 200  # runs that are over, with their metrics' names and newest values
 DIGITS = 6  # of a number in an answer: a screen shows fewer
 BUCKETS_MAX = 1000
+NOTHING_YET: Mapping[str, str] = MappingProxyType({})
 
 T = TypeVar("T")
 Range = tuple[float, float]
@@ -70,7 +74,9 @@ class Lines:
     """Some metrics of some runs in the same buckets.
 
     within: where the axis begins and ends; grid: its buckets; found: by metric, then by run; without:
-    of each run that does not have this axis, why; steps_per_x: of each run, for averages over steps.
+    of each run that does not have this axis, why; steps_per_x: of each run, for averages over steps;
+    growing: the runs whose journals grow; basis: a digest of the buckets and the attempts: while it is
+    the same, a run that grows changes no bucket before its newest one.
     """
 
     x_label: str
@@ -80,7 +86,26 @@ class Lines:
     found: Mapping[str, Mapping[str, Buckets]]
     without: Mapping[str, str]
     steps_per_x: Mapping[str, float]
-    is_over: bool
+    growing: tuple[str, ...]
+    basis: str
+
+    @property
+    def is_over(self) -> bool:
+        """Whether none of the runs grows."""
+        return not self.growing
+
+    def cursor(self, name: str) -> str:
+        """Return from which of its buckets on a metric may change, for `first_changed`."""
+        newest = (self.found[name].get(run_id) for run_id in self.growing)
+        ends = [0 if run is None or not len(run.used) else int(run.used[-1]) for run in newest]
+        return f"{self.basis}.{min(ends, default=self.grid.count)}"
+
+    def first_changed(self, cursor: str) -> int:
+        """Return the first bucket that may have changed since a cursor was given out; 0, all of them,
+        where it is of other buckets, or of before a resume."""
+        basis, _, bucket = cursor.partition(".")
+        is_known = basis == self.basis and re.fullmatch("[0-9]{1,4}", bucket) is not None
+        return min(int(bucket), self.grid.count) if is_known else 0
 
     def places(self, name: str) -> tuple[Array, Array]:
         """Return the buckets that any run has a value in, and where each is drawn: in the middle of
@@ -153,6 +178,8 @@ class _Reading:
     ) -> None:
         self.run_id = state.run_id
         self.is_over = _is_over(state, now)
+        attempts = [(each.attempt_id, each.resumed_step, each.ended_seq) for each in state.attempts]
+        self.basis = (state.run_id, self.is_over, attempts)
         self._tracks = tracks
         self._state = state
         self._cache = cache
@@ -246,7 +273,7 @@ def _lines(
     begin, end = within or (axis_range(places) if places else (0.0, 1.0))
     is_over = all(each.is_over for each in readings)
     # While one run grows what is kept of the others fits still: their buckets stay where they are.
-    pixels = Pixels(begin, end if within or is_over else _round_up(end), buckets)
+    pixels = Pixels(begin, end if within or is_over else round_up(end), buckets)
     metrics: dict[str, Metric] = {}
     lines: dict[str, dict[str, Buckets]] = {name: {} for name in names}
     for each in readings:
@@ -264,51 +291,57 @@ def _lines(
         found={name: of_runs for name, of_runs in lines.items() if of_runs},
         without=without,
         steps_per_x={run_id: steps for run_id, (_, _, steps) in ends.items()},
-        is_over=is_over,
+        growing=tuple(each.run_id for each in readings if not each.is_over),
+        basis=_digest(by, pixels, *(each.basis for each in readings)),
     )
 
 
-def _round_up(end: float) -> float:
-    """Return the next number of two digits: 1234 → 1300."""
-    if not end > 0:
-        return end
-    step = 10.0 ** (math.floor(math.log10(end)) - 1)
-    return math.ceil(end / step) * step
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
 # --- for a page -------------------------------------------------------------------------------------
 
 
-def lines_json(lines: Lines) -> dict[str, Json]:
+def lines_json(lines: Lines, since: Mapping[str, str] = NOTHING_YET) -> dict[str, Json]:
     """Return the lines for the page's script.
 
     Of each metric: `x`, the places; of each run `at`, which of these it has a value at, `mean`, and
     where a place has several values `first` and `second`: the smallest and the largest, as they came;
-    `odd`: [place, value] of what is not a finite number.
+    `odd`: the places of what is not a finite number; `cursor`, with which the script asks again.
+
+    since: cursors by metric, as they were given out. Of such a metric only the places that may have
+    changed are there, which come behind the first `after` that the script has.
     """
     return {
         "x_label": lines.x_label,
         "within": list(lines.within),
         "is_over": lines.is_over,
         "without": dict(lines.without),
-        "metrics": {name: _metric_json(lines, name) for name in lines.found},
+        "metrics": {
+            name: _metric_json(lines, name, lines.first_changed(since.get(name, "")))
+            for name in lines.found
+        },
     }
 
 
-def _metric_json(lines: Lines, name: str) -> dict[str, Json]:
+def _metric_json(lines: Lines, name: str, first: int) -> dict[str, Json]:
     import numpy as np
 
     metric = lines.metrics[name]
     used, x = lines.places(name)
     position = np.zeros(lines.grid.count, np.int64)
     position[used] = np.arange(len(used))
+    after = int(np.searchsorted(used, first))
     return {
         "title": title_of(metric),
         "unit": metric.unit,
-        "x": [float(f"{place:.10g}") for place in x.tolist()],
+        "cursor": lines.cursor(name),
+        "after": after,
+        "x": [float(f"{place:.10g}") for place in x[after:].tolist()],
         "runs": {
             run_id: {
-                **_run_json(found, position),
+                **_run_json(found, position, first),
                 "steps_per_x": lines.steps_per_x[run_id],
             }
             for run_id, found in lines.found[name].items()
@@ -316,18 +349,21 @@ def _metric_json(lines: Lines, name: str) -> dict[str, Json]:
     }
 
 
-def _run_json(found: Buckets, position: Array) -> dict[str, Json]:
+def _run_json(found: Buckets, position: Array, begin: int) -> dict[str, Json]:
     import numpy as np
 
-    used = found.used
+    is_asked = found.used >= begin
+    used = found.used[is_asked]
     low, high = found.low[used], found.high[used]
-    line: dict[str, Json] = {"at": position[used].tolist(), "mean": _rounded(found.means())}
+    means = found.means()[is_asked]
+    line: dict[str, Json] = {"at": position[used].tolist(), "mean": _rounded(means)}
     if (low != high).any():
         is_low_first = found.low_x[used] <= found.high_x[used]
         line["first"] = _rounded(np.where(is_low_first, low, high))
         line["second"] = _rounded(np.where(is_low_first, high, low))
-    if found.odd.any():
-        line["odd"] = position[np.flatnonzero(found.odd)].tolist()
+    odd = np.flatnonzero(found.odd)
+    if len(odd := odd[odd >= begin]):
+        line["odd"] = position[odd].tolist()
     return line
 
 

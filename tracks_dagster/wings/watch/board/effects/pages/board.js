@@ -1,11 +1,12 @@
-// Keeps a page of the board live, and gives it a keyboard and a crosshair. No library, nothing is
-// fetched but the page itself: its part `main`, and nothing at all while nobody sees the page.
+// Keeps a page of the board live, and gives it a keyboard and a crosshair. Nothing is fetched but what
+// differs in the page's part `main`, and nothing at all while nobody sees the page.
 "use strict";
 
 const EVERY_MS = 2000, LATE_MS_MAX = 30000; // between two looks; after failures up to the second
 const main = document.querySelector("main"), pulse = document.getElementById("pulse");
 const news = document.getElementById("news"); // read aloud, so it changes with what is live alone
 let version = main.dataset.version, failures = 0, timer = 0, chosen = null, pointer = null;
+let sent = null, isBehind = false; // `main` as it came last; whether a form was left as it was
 
 // --- live ---
 function again(ms) { clearTimeout(timer); timer = setTimeout(look, ms); }
@@ -14,7 +15,7 @@ async function look() {
   if (document.hidden || !main.hasAttribute("data-live")) return;
   let wait = EVERY_MS;
   try {
-    const headers = { "X-Part": "main", "If-None-Match": version || "" };
+    const headers = { "X-Part": sent === null ? "main" : "difference", "If-None-Match": version || "" };
     const answer = await fetch(location.href, { headers, cache: "no-store",
       signal: AbortSignal.timeout(LATE_MS_MAX) });
     if (answer.status !== 304 && !answer.ok) throw new Error(await reason(answer));
@@ -24,12 +25,14 @@ async function look() {
     pulse.className = "";
     pulse.textContent = answer.headers.get("X-As-Of") || "live";
     if (answer.status !== 304) {
-      const text = await answer.text();
-      if (isRead()) version = ""; // not replaced under somebody who copies from it
-      else { version = answer.headers.get("ETag"); replace(text); }
+      const isWhole = !(answer.headers.get("Content-Type") || "").startsWith("application/json");
+      sent = isWhole ? await answer.text() : applied(await answer.json(), sent);
+      version = answer.headers.get("ETag");
     }
+    if (answer.status !== 304 || isBehind) show(sent);
   } catch (error) {
     failures += 1;
+    news.textContent = "";
     wait = Math.min(LATE_MS_MAX, EVERY_MS * 2 ** failures);
     pulse.className = "late";
     pulse.textContent = "not live";
@@ -56,52 +59,74 @@ function tell(words, id = "away", css = "banner bad", role = "alert") { // once,
   main.before(banner);
 }
 
-function isRead() { // copied from, or filled in
-  const selection = getSelection();
-  return (selection && !selection.isCollapsed && main.contains(selection.anchorNode)) || isFilledIn();
-}
-const isFilledIn = () => [...main.querySelectorAll("form[method=post] :is(input, select)")].some((each) =>
-  each === document.activeElement || (each.tagName === "INPUT" ? each.value !== each.defaultValue
-    : each.selectedIndex !== Math.max(0, [...each.options].findIndex((option) => option.defaultSelected))));
-
-function replace(text) { // what is unfolded, scrolled, marked and chosen stays so
-  const unfolded = keys("details[open]");
-  const boxes = [...main.querySelectorAll("input[type=checkbox]")].map((each) => [each.id, each.checked]);
-  const scrolled = [...main.querySelectorAll("[data-scroll]")].map((each) =>
-    [each.id, each.scrollTop + each.clientHeight > each.scrollHeight - 8 ? -1 : each.scrollTop]);
-  const focused = main.contains(document.activeElement) ? document.activeElement : null;
-  const place = focused ? like(focused).indexOf(focused) : -1;
-  const own = [...main.querySelectorAll("[data-kept]")]; // what a script of its own keeps live
-  main.innerHTML = text;
-  for (const each of document.documentElement.classList.contains("has-script") ? own : [])
-    document.getElementById(each.id)?.replaceWith(each);
-  for (const id of unfolded) { const e = document.getElementById(id); if (e) e.open = true; }
-  for (const [id, on] of boxes) { const e = document.getElementById(id); if (e) e.checked = on; }
-  for (const [id, top] of scrolled) {
-    const e = document.getElementById(id);
-    if (e) e.scrollTop = top < 0 ? e.scrollHeight : top;
-  }
-  if (focused) {
-    const again = (focused.id && document.getElementById(focused.id)) || like(focused)[place];
-    again?.focus({ preventScroll: true });
-  }
-  settle();
+function applied(pieces, before) { // as difference.py: lines as they are, lines of before, changed ones
+  const lines = before.split("\n");
+  return pieces.flatMap((piece) => {
+    if (typeof piece === "string") return piece;
+    const [at, head, middle, tail] = piece;
+    if (piece.length === 2) return lines.slice(at, at + head);
+    return lines[at].slice(0, head) + middle + lines[at].slice(lines[at].length - tail);
+  }).join("\n");
 }
 
-const like = (one) => [...main.querySelectorAll(one.tagName)].filter((each) => // a link in a row has no id
-  each.getAttribute("href") === one.getAttribute("href") && each.textContent === one.textContent);
-const keys = (selector) => [...main.querySelectorAll(selector)].map((each) => each.id).filter(Boolean);
-
-function settle() {
-  copyable();
+// Only what differs is changed: focus, selection, and what is unfolded, marked or half written stay.
+function show(text) {
+  const fresh = new DOMParser().parseFromString(`<main>${text}</main>`, "text/html").querySelector("main");
+  const before = spoken();
+  const ends = [...main.querySelectorAll("[data-scroll]")].filter((each) => // read at its end
+    each.scrollTop + each.clientHeight > each.scrollHeight - 8);
+  isBehind = false;
+  copyable(fresh);
+  Idiomorph.morph(main, [...fresh.childNodes], { morphStyle: "innerHTML",
+    callbacks: { beforeNodeMorphed: isMorphed, beforeAttributeUpdated: isUpdated } });
+  for (const each of ends) each.scrollTop = each.scrollHeight;
+  if (spoken() !== before) news.textContent = spoken();
   filter();
   if (chosen) document.getElementById(chosen)?.classList.add("chosen");
   if (pointer) cross(pointer);
 }
 
+const spoken = () => [...main.querySelectorAll("[data-news]")].map((each) => each.textContent).join(", ");
+
+function isMorphed(old, fresh) {
+  if (old.nodeType === Node.TEXT_NODE) rewrite(old, fresh.data);
+  if (old.nodeType !== Node.ELEMENT_NODE) return false;
+  if (old.matches("[data-kept]") && document.documentElement.classList.contains("has-script")) return false;
+  if (old.matches("form[method=post]") && isFilledIn(old)) { isBehind = true; return false; }
+  if (old.matches("[data-scroll]") && fresh.firstElementChild) { // lines that it does not have any more
+    const lines = [...old.children];
+    const gone = lines.findIndex((each) => each.isEqualNode(fresh.firstElementChild));
+    for (const each of lines.slice(0, Math.max(0, gone))) each.remove();
+  }
+  return true;
+}
+
+function isUpdated(name, { tagName, type, value, defaultValue }) { // not what a person set
+  if (name === "open") return tagName !== "DETAILS";
+  if (name === "checked" || name === "selected") return false;
+  return name !== "value" || tagName !== "INPUT" || type === "hidden" || value === defaultValue;
+}
+
+function rewrite(node, text) { // in place: what is selected in the rest stays so
+  const old = node.data;
+  if (old === text) return;
+  const begin = old.indexOf(text.slice(0, text.indexOf("\n") + 1)); // a log loses its first lines
+  if (begin > 0 && text.startsWith(old.slice(begin))) node.deleteData(0, begin);
+  const { data } = node;
+  let head = 0, tail = 0;
+  while (head < Math.min(data.length, text.length) && data[head] === text[head]) head += 1;
+  const most = Math.min(data.length, text.length) - head;
+  while (tail < most && data[data.length - 1 - tail] === text[text.length - 1 - tail]) tail += 1;
+  node.replaceData(head, data.length - head - tail, text.slice(head, text.length - tail));
+}
+
+const isFilledIn = (form) => [...form.querySelectorAll("input, select")].some((each) =>
+  each === document.activeElement || (each.tagName === "INPUT" ? each.value !== each.defaultValue
+    : each.selectedIndex !== Math.max(0, [...each.options].findIndex((option) => option.defaultSelected))));
+
 // --- a button beside each command ---
-function copyable() {
-  for (const code of main.querySelectorAll("code")) {
+function copyable(root) {
+  for (const code of root.querySelectorAll("code")) {
     if (!/^(tracks|git) /.test(code.textContent) || code.nextElementSibling?.matches(".copy")) continue;
     const button = Object.assign(document.createElement("button"),
       { type: "button", className: "copy no-print", textContent: "copy" });
@@ -177,9 +202,11 @@ main.addEventListener("click", (event) => { // a column's head with Shift: sorte
 const read = new WeakMap();
 
 function points(line) {
-  if (!read.has(line)) read.set(line, line.getAttribute("points").trim().split(/\s+/)
-    .map((pair) => pair.split(",").map(Number)));
-  return read.get(line);
+  const text = line.getAttribute("points"), known = read.get(line);
+  if (known?.text === text) return known.found;
+  const found = text.trim().split(/\s+/).map((pair) => pair.split(",").map(Number));
+  read.set(line, { text, found });
+  return found;
 }
 
 function cross(at) {
@@ -283,5 +310,5 @@ document.addEventListener("visibilitychange", () => {
   if (document.hidden) pulse.className = "rests"; else again(0);
 });
 for (const each of main.querySelectorAll("[data-scroll]")) each.scrollTop = each.scrollHeight;
-copyable();
+copyable(main);
 again(EVERY_MS);

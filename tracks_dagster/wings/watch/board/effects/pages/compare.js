@@ -57,7 +57,10 @@
     query.set("by", by());
     if (part()) query.set("x", part().join(".."));
     query.set("buckets", boxes().length > MANY ? 240 : 480);
-    for (const name of names) query.append("metric", name);
+    for (const name of names) {
+      query.append("metric", name);
+      query.append("since", numbers.get(name)?.cursor || ""); // what is known of it is not sent again
+    }
     const answer = await fetch(`${address()}.json?${query}`, { cache: "no-store" });
     if (!answer.ok) throw new Error(words(await answer.text()) || `The board answers ${answer.status}.`);
     return answer.json();
@@ -78,7 +81,8 @@
         isOver = shared.is_over;
         say(Object.entries(shared.without).map(([run, why]) => `${run} is not drawn: ${why}`).join(" "));
         for (const name of names) {
-          numbers.set(name, { ...shared, ...(metrics[name] || { x: [], runs: {} }), key: wanted });
+          const found = joined(numbers.get(name), metrics[name] || { x: [], runs: {} });
+          numbers.set(name, { ...shared, ...found, key: wanted });
           for (const figure of figures(name)) draw(figure);
         }
       }
@@ -86,6 +90,19 @@
       say(`These curves cannot be read now: ${error.message}`);
     }
     isBusy = false;
+  }
+
+  function joined(known, fresh) { // what is known up to there, and what came behind it
+    const { after } = fresh, runs = {};
+    if (!after) return fresh;
+    for (const [name, run] of Object.entries(fresh.runs)) {
+      const old = known.runs[name] || { at: [], mean: [] }, end = old.at.filter((at) => at < after).length;
+      const both = (key) => [...(old[key] || old.mean).slice(0, end), ...(run[key] || run.mean)];
+      runs[name] = { ...run, at: [...old.at.slice(0, end), ...run.at], mean: both("mean"),
+        first: both("first"), second: both("second"),
+        odd: [...(old.odd || []).filter((at) => at < after), ...(run.odd || [])] };
+    }
+    return { ...fresh, x: [...known.x.slice(0, after), ...fresh.x], runs };
   }
 
   function say(text) {

@@ -55,7 +55,7 @@ from tracks_dagster.defs.resources.application import DagsterOrchestrator
 from tracks_dagster.home.deployment import is_limited
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.track import names
-from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.bodies import ComputeRequest, Drill
 from tracks_dagster.track.errors import GangUnreachable, SettingsError
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.reasons import TerminationReason
@@ -209,12 +209,32 @@ def test_in_a_deployment_that_limits_its_runs_a_run_ends_once_training_has_begun
     assert app.tracks.run("r-1").attempts[0].reason is TerminationReason.PREEMPTED
 
 
-def test_one_process_watches_all_gangs_on_slurm(
-    app: App, gangs: FakeGangs, instance: DagsterInstance, tmp_path: Path
-) -> None:
+@pytest.fixture
+def on_slurm(app: App, tmp_path: Path) -> App:
+    """The application of a home whose gangs may be jobs of Slurm."""
     settings = tmp_path / "slurm.yaml"
     settings.write_text("python: /venv/bin/python\n")
-    app = replace(app, settings=replace(app.settings, files={"TRACKS_SLURM": settings}))
+    return replace(app, settings=replace(app.settings, files={"TRACKS_SLURM": settings}))
+
+
+def test_a_drill_that_kills_the_watching_process_has_one_on_slurm_too(
+    on_slurm: App, gangs: FakeGangs, instance: DagsterInstance
+) -> None:
+    drills = (Drill(kind="kill_run_worker", step=30),)
+    slurm = ComputeRequest(launcher="slurm")
+    history = History("r-1").declare(drills=drills).open(compute=slurm)
+    write(on_slurm, history.supervise("dead").place().restore())
+    gone(gangs, exit_code=1)
+    supervise(on_slurm, instance)
+    attempt = on_slurm.tracks.run("r-1").attempts[0]
+    assert not attempt.claims[-1].body.lets_go
+    assert not attempt.is_open
+
+
+def test_one_process_watches_all_gangs_on_slurm(
+    on_slurm: App, gangs: FakeGangs, instance: DagsterInstance
+) -> None:
+    app = on_slurm
     history = History("r-1").declare().open(compute=ComputeRequest(launcher="slurm"))
     write(app, history.supervise("dead").place().restore())
     gangs.reports["r-1", 1] = GangReport(phase=GangPhase.ALIVE, ranks=(RankEnd(rank=0),))

@@ -35,7 +35,7 @@ def test_a_launcher_tells_the_attempt_and_torchrun_the_rank() -> None:
     assert place_from_json(place_to_json(result.attempt)) == result.attempt
 
 
-def test_a_cluster_says_until_when_a_gang_may_run_and_what_is_no_number_is_not_known() -> None:
+def test_a_cluster_says_until_when_a_gang_may_run_and_anything_else_is_not_known() -> None:
     limit = {"TRACKS_ENDS_AT": "1795974416", "TRACKS_TERMINATION_GRACE_S": "120"}
     place = read_environment({**OURS, **limit}).attempt
     assert place is not None

@@ -146,7 +146,7 @@ def _add_thing(run: wandb.Run, scratch: Path, news: News, item: Logged, data: by
         ):  # else it would be an artifact too, outside of the folder
             thing.bind_to_run(run, key, item.step)
         run.log({key: thing}, step=item.step)
-    except Exception as error:  # noqa: BLE001 - of a picture that is none, whatever its reader raises
+    except Exception as error:  # noqa: BLE001 - of a damaged picture: whatever its reader raises
         news.leave_out(item, one_line(str(error).replace(str(path), path.name))[:WORDS_MAX])
     finally:
         path.unlink()

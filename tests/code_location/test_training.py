@@ -51,6 +51,7 @@ from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.attempts.launch import BACKOFF_S
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.definitions import defs
+from tracks_dagster.defs.assets import attempts as attempts_asset
 from tracks_dagster.defs.resources.application import DagsterOrchestrator
 from tracks_dagster.home.deployment import is_limited
 from tracks_dagster.reasons.evidence import Condition, RankEnd
@@ -218,8 +219,9 @@ def on_slurm(app: App, tmp_path: Path) -> App:
 
 
 def test_a_drill_that_kills_the_watching_process_has_one_on_slurm_too(
-    on_slurm: App, gangs: FakeGangs, instance: DagsterInstance
+    on_slurm: App, gangs: FakeGangs, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(attempts_asset, "is_limited", lambda instance: False)
     drills = (Drill(kind="kill_run_worker", step=30),)
     slurm = ComputeRequest(launcher="slurm")
     history = History("r-1").declare(drills=drills).open(compute=slurm)

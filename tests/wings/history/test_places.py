@@ -402,6 +402,24 @@ def test_managed_jobs_of_skypilot(world: ImportWorld) -> None:
     assert of(world, sql) == [(16 * 60.0 * minutes,) for minutes in (50, 20, 80)]
 
 
+def test_managed_jobs_as_skypilots_own_functions_write_them(world: ImportWorld) -> None:
+    done = add(world, "skypilot", GOLDEN / "skypilot" / "spot_jobs-0.14.1.db")
+    assert done.not_ended == 2  # one runs, one waits
+    assert world.runs() == {
+        "skypilot.1": ["unknown", "unknown", "completed"],
+        "skypilot.2": ["gpu_oom", "gpu_oom"],
+        "skypilot.3": ["user_cancelled"],
+        "skypilot.6": ["user_cancelled"],
+        "skypilot.7": ["unknown"],
+        "skypilot.8": ["completed"],
+        "skypilot.8.1": ["code_error"],
+    }
+    sql = (
+        "select gpu_seconds from training_attempts where run_id = 'skypilot.1' order by attempt_id"
+    )
+    assert of(world, sql) == [(16 * 60.0 * minutes,) for minutes in (50, 20, 80)]
+
+
 def test_trials_of_optuna_are_finished_runs(world: ImportWorld) -> None:
     needs("optuna")
     done = add(world, "optuna", GOLDEN / ALL["optuna"])

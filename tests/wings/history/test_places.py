@@ -37,6 +37,7 @@ ALL = {
     "neptune": "neptune",
     "ray": "ray",
     "ray-tune": "raytune",
+    "ray-train": "raytrain",
     "tensorboard": "tensorboard",
     "skypilot": "skypilot/spot_jobs.db",
     "optuna": "optuna/optuna.db",
@@ -317,6 +318,27 @@ def test_trials_that_ray_tune_ran(world: ImportWorld) -> None:
         1: [(1, 0.1), (2, 0.2)],
         2: [(3, 0.3), (4, 0.4)],
     }
+
+
+@pytest.mark.parametrize("has_steps", [True, False])
+def test_runs_that_ray_train_ran(world: ImportWorld, tmp_path: Path, has_steps: bool) -> None:
+    """Of each report with a checkpoint it stores which of all reports that was."""
+    copy = tmp_path / "raytrain"
+    shutil.copytree(GOLDEN / ALL["ray-train"], copy)
+    if not has_steps:
+        for path in copy.rglob("*.json"):
+            path.write_text(re.sub(r'"step":[0-9]+,', "", path.read_text()))
+    done = add(world, "ray-train", copy, now=datetime(2026, 11, 30, 16, tzinfo=UTC))
+    assert (done.bad, done.not_ended) == ([], 0)
+    assert world.runs() == {
+        "ray.ends": ["unknown"],
+        "ray.fails": ["unknown"],
+        "ray.fails-once": ["unknown"],
+    }
+    steps = (200, 400) if has_steps else (2, 4)
+    assert curve(world, "ray.ends", "eval/accuracy") == {1: [*zip(steps, (0.2, 0.4), strict=True)]}
+    steps = (200, 400) if has_steps else (2, 5)  # it failed after its third report
+    assert curve(world, "ray.fails-once", "loss") == {1: [*zip(steps, (1.0, 0.5), strict=True)]}
 
 
 def test_a_trial_that_ray_tune_still_runs_is_left_out_though_it_failed(tmp_path: Path) -> None:

@@ -169,6 +169,67 @@ tune.Tuner(
         path.write_text(text)
 
 
+def raytrain(folder: Path) -> None:
+    """Three runs of Ray Train v2 on a node of two CPUs: `pip install 'ray[train]==2.60.0'`.
+
+    What it stores of each is one file, beside the checkpoints, which are removed.
+    """
+    import subprocess
+    import tempfile
+
+    script = """
+import sys, tempfile
+from pathlib import Path
+import ray
+from ray import train
+from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+def loop(config):
+    begin, how = 0, config["how"]
+    if before := train.get_checkpoint():
+        with before.as_directory() as saved:
+            begin = int(Path(saved, "step").read_text())
+    for step in range(begin + 1, 6):
+        if step == 4 and (how == "fails" or how == "fails-once" and begin < 2):
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
+        metrics = {"loss": 2.0 / step, "step": 100 * step, "eval": {"accuracy": step / 10}}
+        if step % 2:
+            train.report(metrics)
+            continue
+        with tempfile.TemporaryDirectory() as saved:
+            Path(saved, "step").write_text(str(step))
+            train.report(metrics, checkpoint=train.Checkpoint.from_directory(saved))
+
+ray.init(num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20)
+for how in ("ends", "fails-once", "fails"):
+    try:
+        DataParallelTrainer(
+            loop,
+            train_loop_config={"lr": 0.001, "how": how},
+            scaling_config=ScalingConfig(num_workers=1),
+            run_config=RunConfig(
+                name=how,
+                storage_path=sys.argv[1],
+                failure_config=FailureConfig(max_failures=1),
+                checkpoint_config=CheckpointConfig(num_to_keep=2),
+            ),
+        ).fit()
+    except train.TrainingFailedError as error:
+        print(how, error)
+"""
+    with tempfile.TemporaryDirectory() as made:
+        (Path(made) / "train.py").write_text(script)
+        own = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TRAIN_V2_ENABLED": "1"}
+        command = [sys.executable, f"{made}/train.py", str(folder)]
+        subprocess.run(command, cwd=made, env=os.environ | own, check=True)
+    for path in folder.glob("*/*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name.startswith("."):
+            path.unlink()
+
+
 def ray(folder: Path) -> None:
     """By hand, after Ray's source: cases that `raytune` has not, and Train v2."""
     import json

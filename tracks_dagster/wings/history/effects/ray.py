@@ -242,12 +242,17 @@ class Ray:
         if not isinstance(results, list):
             raise ValueError("it has no checkpoint_results")
         points, times = list[Point](), list[float]()
+        # Which of all reports each was, from 0.
+        places = snapshot.get("checkpoint_report_indices")
+        if not isinstance(places, list) or len(places) != len(results):
+            places = range(len(results))
         for number, each in enumerate(results, 1):
             try:
+                report = int(places[number - 1]) + 1
                 at, metrics = self._time_in(str(each["checkpoint_dir_name"])), each["metrics"]
                 step = next((key for key in STEPS if type(metrics.get(key)) is int), None)
                 points += _points(
-                    metrics if step else {**metrics, RAY_STEP: number}, step or RAY_STEP, at
+                    metrics if step else {**metrics, RAY_STEP: report}, step or RAY_STEP, at
                 )
                 times.append(at)
             except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -804,7 +804,7 @@ REFUSALS = [
         "keeps something from call to call",
     ),
     (testing.check_positions, (lambda x: x[:, 1:], IDS), {}, "Give a tensor (7, 8)."),
-    (testing.check_positions, (Gpt(), IDS), {"sees": "earlier"}, "none of 'causal', 'all'"),
+    (testing.check_positions, (Gpt(), IDS), {"sees": "earlier"}, "is not one of 'causal', 'all'"),
     (
         testing.check_positions,
         (Gpt(), IDS),

@@ -13,7 +13,8 @@ from tests.deciders import ticked, world_of
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator, Fault
 from tests.histories import History
 from tracks_dagster.attempts.effects import watch
-from tracks_dagster.attempts.effects.gang_watch import DRAIN_KILL_S, LeftGangs
+from tracks_dagster.attempts.effects.evidence import read_evidence
+from tracks_dagster.attempts.effects.gang_watch import DRAIN_KILL_S, LINGER_S, LINGERED, LeftGangs
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat, write_heartbeat
 from tracks_dagster.attempts.effects.watch import close_lost, leaving, survey
 from tracks_dagster.attempts.launch import plan_launches
@@ -186,6 +187,22 @@ def test_a_gang_that_is_stopped_after_its_dagster_run_let_go_is_drained_then_kil
     assert ticks.ended(100) is not None
     assert {call[0] for call in gangs.calls} == {"drain", "kill", "ship"}
     assert (ticks.clock() - began).total_seconds() < DRAIN_GRACE_S + DRAIN_KILL_S + 10
+
+
+def test_a_place_that_does_not_end_a_gang_whose_ranks_are_over_is_asked_to(
+    ticks: Ticks, gangs: FakeGangs, left_run: History
+) -> None:
+    """As a job of Slurm is RUNNING for ever once the process that runs its script has crashed."""
+    alive = training(BEAT)
+    gangs.reports["r-1", 1] = replace(alive, ranks=(RankEnd(rank=0, exit_code=0),))
+    began = ticks.clock()
+    assert ticks.ended(100) is not None
+    assert LINGER_S < (ticks.clock() - began).total_seconds() < LINGER_S + 10
+    assert [call[0] for call in gangs.calls] == ["kill", "ship"]
+    tracks = ticks.world.tracks
+    evidence, _ = read_evidence(tracks.store, tracks.run(left_run.run_id).attempts[0])
+    assert evidence is not None
+    assert [each.type for each in evidence.conditions] == [LINGERED]
 
 
 @pytest.mark.usefixtures("left_run")

@@ -27,6 +27,8 @@ from tracks_dagster.track.states.run_state import AttemptState
 
 POLL_S = 1.0
 DRAIN_KILL_S = 15.0  # after its grace the gang is killed here, should nobody have done it
+LINGER_S = 300.0  # after all ranks have ended, for their place to end the gang: logs, epilogs
+LINGERED = "GangLingered"
 HANG_GRACE_S = 5.0  # between SIGTERM and SIGKILL of a gang that hangs: some of it may still save
 
 
@@ -47,6 +49,7 @@ class GangWatch:
     report: GangReport | None = None
     _hangs: HangWatch | None = None
     _drained_at: float | None = None
+    _ranks_over_at: float | None = None
 
     def look(self, attempt: AttemptState, *, is_stopped: bool) -> EndProblem | None:
         """Return with what the attempt is to be closed now; None while it goes on.
@@ -57,6 +60,8 @@ class GangWatch:
         self.report = report = self.gangs.observe(self.ref)
         if is_over(report, self.tracks.now()):
             return NO_PROBLEM
+        if (found := self._lingers(report)) is not None:
+            return EndProblem(conditions=(found,))
         self._hangs = self._hangs or HangWatch(limits_of(attempt.opened.config))
         hang = self._hangs.look(judged_beats(report), self.monotonic())
         if hang is not None and self._drained_at is None:
@@ -71,6 +76,24 @@ class GangWatch:
             if self.monotonic() - self._drained_at > self.drain_grace_s + DRAIN_KILL_S:
                 return NO_PROBLEM
         return None
+
+    def _lingers(self, report: GangReport) -> Condition | None:
+        """Return that all ranks ended long ago and their place does not end the gang, which has its
+        devices; closing the attempt ends it. A job of Slurm is so once what runs its script crashed."""
+        if not report.ranks or not all(rank.has_ended for rank in report.ranks):
+            self._ranks_over_at = None
+            return None
+        if self._ranks_over_at is None:
+            self._ranks_over_at = self.monotonic()
+        if self.monotonic() - self._ranks_over_at <= LINGER_S:
+            return None
+        return Condition(
+            type=LINGERED,
+            reason="RanksEnded",
+            message=f"All ranks had ended for {LINGER_S:g} s, and their place had not ended the gang.",
+            at=format_time(self.tracks.now()),
+            source="supervisor",
+        )
 
     def _has_moved(self, hang: Hang) -> bool:
         """Whether a rank has moved, or ended by itself, while the stacks were taken."""

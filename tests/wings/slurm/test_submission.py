@@ -213,7 +213,7 @@ def test_the_script_starts_nothing_where_slurm_started_it_again(
     assert (done.returncode, has_run) == ((EXIT_FENCED, False) if restarts == "1" else (75, True))
 
 
-SOON = str(int(time.time()) + 3600)
+SOON, LATE = "3600", "31536000"  # seconds from now; workers have to collect the same names
 
 
 @pytest.mark.parametrize("strict", ["", "set -euo pipefail\n"])
@@ -221,8 +221,8 @@ SOON = str(int(time.time()) + 3600)
     ("given", "until"),
     [
         ({"ENDS": SOON}, SOON),
-        ({"SLURM_JOB_END_TIME": SOON, "ENDS": "5"}, SOON),
-        ({"ENDS": str(int(time.time()) + 365 * 86_400)}, ""),  # a job without a limit
+        ({"SLURM_JOB_END_TIME": SOON, "ENDS": "N/A"}, SOON),
+        ({"ENDS": LATE}, ""),  # a job without a limit
         ({"ENDS": "N/A"}, ""),
         ({}, ""),  # squeue fails
     ],
@@ -231,11 +231,15 @@ def test_the_ranks_get_the_time_limit_by_slurm_where_it_says_one(
     tmp_path: Path, given: dict[str, str], until: str, strict: str
 ) -> None:
     site = f"#!/bin/bash\n{strict}{{tracks}}\n"
-    done = run_script(tmp_path, replace(SETTINGS, template=site), **given)
+    now = int(time.time())
+    at = {name: str(now + int(v)) if v.isdigit() else v for name, v in given.items()}
+    done = run_script(tmp_path, replace(SETTINGS, template=site), **at)
     assert done.returncode == 75, done.stderr
     lines = (tmp_path / "log").read_text().splitlines()
     assert (lines[0] == "%s") == ("SLURM_JOB_END_TIME" not in given)  # squeue is asked for seconds
-    assert {line for line in lines if line.startswith("until")} == {f"until {until}"}
+    assert {line for line in lines if line.startswith("until")} == {
+        f"until {now + int(until) if until else ''}"
+    }
 
 
 @pytest.mark.parametrize("strict", ["", "set -euo pipefail\n"])

@@ -141,9 +141,8 @@ def _add_thing(run: wandb.Run, scratch: Path, news: News, item: Logged, data: by
     path.write_bytes(data)
     try:
         thing = _thing(item, data, path)
-        if isinstance(
-            thing, wandb.Table
-        ):  # else it would be an artifact too, outside of the folder
+        if isinstance(thing, wandb.Table):
+            # Else it would be an artifact too, outside of the folder.
             thing.bind_to_run(run, key, item.step)
         run.log({key: thing}, step=item.step)
     except Exception as error:  # noqa: BLE001 - of a damaged picture: whatever its reader raises

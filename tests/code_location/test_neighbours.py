@@ -40,6 +40,7 @@ from tracks_dagster.track.states import (
     study_state,
 )
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.wings.watch.board.effects import sources
 from tracks_dagster.wings.watch.board.effects.serving import guarded
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wiring import App, build, reindex
@@ -293,14 +294,12 @@ def test_every_command_over_many_tracks_serves_the_others(bad: App) -> None:
         assert NAMED.get(command, "") in done.output, (command, done.output)
 
 
-def test_the_board_serves_the_others(bad: App) -> None:
+def test_the_board_serves_the_others(bad: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "FLEET_S_MAX", 60.0)  # however busy the machine
     visitor = Visitor(guarded(Sources(bad.settings)))
     for path in ("/", f"/runs/{GOOD_LIVE}", "/metrics", "/runs", "/runs.json"):
-        for _ in range(20):  # the fleet is shown as far as it was read
-            found = visitor.get(path)
-            assert found.status_code == 200, (path, found.text)
-            if GOOD_LIVE in found.text:
-                break
+        found = visitor.get(path)
+        assert found.status_code == 200, (path, found.text)
         assert GOOD_LIVE in found.text, path
 
 

@@ -38,6 +38,7 @@ from tracks_dagster.wing import check_installed, load, wings
 from tracks_dagster.wing import launchers as launchers_of_wings
 
 if TYPE_CHECKING:
+    from tracks_dagster.attempts.effects.gates import Foresee
     from tracks_dagster.attempts.effects.preparing import Prepared
     from tracks_dagster.attempts.effects.world import World
     from tracks_dagster.attempts.findings import Finding
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from tracks_dagster.scheduling.effects.leases import DevicePool
     from tracks_dagster.scheduling.leases import Found
     from tracks_dagster.stores import Store
-    from tracks_dagster.track.bodies import DevicesLeased, RunDeclared
+    from tracks_dagster.track.bodies import ComputeRequest, DevicesLeased, RunDeclared
 
 
 _log = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class App:
     projector: Projector
     tracks: Tracks
     launcher_of: LauncherOf
-    foresee: Callable[[str, str, str | None], Mapping[str, Json]]
+    foresee: Foresee
     shipped: FindShipped
     evaluator: Evaluator
     datasets: Datasets
@@ -462,8 +463,8 @@ class Launching(Protocol):
     def drain_grace_s(self, settings: Settings) -> float:
         """Return how long a gang gets to finish a step and save."""
 
-    def software(self, settings: Settings) -> Mapping[str, Json]:
-        """Return what is known of the software of a gang that would start now."""
+    def software(self, settings: Settings, compute: ComputeRequest) -> Mapping[str, Json]:
+        """Return what is known of the software of a gang that would start now and asks for this."""
 
     def findings(self, settings: Settings) -> Sequence[Finding]:
         """Return what gangs need there and lack, for `tracks doctor`; only reads. Raises SettingsError
@@ -512,14 +513,17 @@ def _warm_address(settings: Settings) -> Path | None:
 
 
 def _foresee(
-    settings: Settings, launcher: str, trainer: str, python: str | None
+    settings: Settings, compute: ComputeRequest, trainer: str, python: str | None
 ) -> Mapping[str, Json]:
     """Tell the environment of a gang that would start now: local ones start where this runs."""
     from tracks_dagster.processes.process import worker_environment
     from tracks_dagster.training.software import describe_code, foresee_software
 
-    if launcher != names.LOCAL:  # the place has the software; of code that is stored all is known
-        return {**launching(launcher).software(settings), **describe_code(trainer)}
+    if compute.launcher != names.LOCAL:  # the place has it; of code that is stored all is known
+        return {
+            **launching(compute.launcher).software(settings, compute),
+            **describe_code(trainer),
+        }
     if python is None:
         software: Mapping[str, Json] = foresee_software(worker_environment())
     else:

@@ -122,7 +122,7 @@ class House:
             request.but(**changes),
             policy=self.policy,
             ledger=self.ledger,
-            foresee=lambda launcher, trainer, python: self.software,
+            foresee=lambda *_: self.software,
         )
 
     def certify(self, what: str = "tests", **changes: object) -> None:

@@ -31,7 +31,7 @@ from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.projects.effects.certificates import certify
 from tracks_dagster.reasons.evidence import LastWord
 from tracks_dagster.settings import Settings
-from tracks_dagster.track.bodies import RunDeclared
+from tracks_dagster.track.bodies import ComputeRequest, RunDeclared
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import ENV_IMAGE
@@ -126,7 +126,7 @@ class Site:
             tracks=self.app.tracks,
             gangs=self.launcher,
             orchestrator=FakeOrchestrator(),
-            foresee=partial(self.app.foresee, KUBERNETES),
+            foresee=partial(self.app.foresee, ComputeRequest(launcher=KUBERNETES)),
             policy=POLICY,
             dagster_run_id=f"dagster-{run_id}",
             host="run-worker",

@@ -107,7 +107,6 @@ def test_a_whole_file_is_read() -> None:
         ("device_classes: {cpu: {gres: gpu}}", "cpu is there always"),
         ("environment: {TRACKS_STORE: x}", "belongs to the launcher or Slurm"),
         ("environment: {AWS_SECRET_ACCESS_KEY: abcdefgh}", "pass_environment"),
-        ("container: pyxis", "needs container_image"),
         ("container: docker\ncontainer_image: x", "container"),
         ("modules: ['cuda; rm']", "is not a module"),
         ("template: /no/such/file", "cannot be read"),

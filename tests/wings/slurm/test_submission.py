@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from tracks_dagster.attempts.ports import GangSpec, RankCommand
+from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import EXIT_FENCED
+from tracks_dagster.wings.slurm.edge.launching import software
 from tracks_dagster.wings.slurm.settings import (
     APPTAINER,
     ClassSettings,
     DeviceClass,
+    RunOptions,
     SlurmSettings,
 )
 from tracks_dagster.wings.slurm.submission import Submission, job_name, submission
@@ -99,7 +102,7 @@ def test_what_a_run_asks_for_comes_before_the_settings(
 
 
 def test_an_empty_word_of_a_run_leaves_to_slurm_what_the_settings_say() -> None:
-    names = ("account", "constraint", "reservation", "nice", "time_limit", "exclude")
+    names = sorted(each.name for each in fields(RunOptions))
     asked = replace(SPEC, compute=replace(SPEC.compute, slurm=dict.fromkeys(names, "")))
     found = {each.partition("=")[0] for each in job(asked).options}
     assert found.isdisjoint({"--account", "--constraint", "--reservation", "--nice", "--time"})
@@ -135,11 +138,42 @@ def test_a_site_s_template_has_our_lines_in_their_place() -> None:
 def test_ranks_run_in_the_image_that_the_settings_name(container: str | None, words: str) -> None:
     settings = replace(
         FULL,
-        container=container or "pyxis",
+        container=container,
         container_image="/i.sqsh",
         container_mounts=("/data:/data", "/x"),
     )
     assert words in job(settings=settings).script
+
+
+def test_a_run_s_own_software_comes_before_the_settings() -> None:
+    settings = replace(FULL, container_image="/site.sqsh", modules=("site/1",), prologue=("true",))
+    own = {
+        "container_image": "/own.sqsh",
+        "container_mounts": "/data:/data, /x",
+        "modules": "cuda/12.4,mpi",
+        "prologue": "source /own/env",
+    }
+    script = job(replace(SPEC, compute=replace(SPEC.compute, slurm=own)), settings).script
+    assert "--container-image=/own.sqsh --container-mounts=/data:/data,/x sh -c" in script
+    assert "module load cuda/12.4\nmodule load mpi\nsource /own/env\n" in script
+    assert "export TRACKS_IMAGE=/own.sqsh\n" in script
+    assert "site" not in script
+    none = dict.fromkeys(own, "")
+    bare = job(replace(SPEC, compute=replace(SPEC.compute, slurm=none)), settings).script
+    assert not {"--container-image", "module load", "TRACKS_IMAGE"} & set(bare.split())
+    assert "site" not in bare
+
+
+def test_the_image_is_foreseen_that_the_run_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKS_HOME", str(tmp_path))
+    (tmp_path / "slurm.yaml").write_text("python: /venv/bin/python\ncontainer_image: /site.sqsh\n")
+    settings = Settings.from_environment()
+    assert software(settings, SPEC.compute) == {"image": "/site.sqsh"}
+    own = replace(SPEC.compute, slurm={"container_image": "/own.sqsh"})
+    assert software(settings, own) == {"image": "/own.sqsh"}
+    assert software(settings, replace(own, slurm={"container_image": ""})) == {}
 
 
 def test_a_request_that_slurm_cannot_meet_is_refused_with_all_that_is_wrong() -> None:
@@ -168,6 +202,8 @@ def test_a_request_that_slurm_cannot_meet_is_refused_with_all_that_is_wrong() ->
         ("time_limit", "2min", "time_limit is 2 min and notice 3 min"),
         ("nice", "low", "'low' is not a nice value"),
         ("exclude", "n1 n2", "'n1 n2' is not a list of nodes"),
+        ("modules", "cuda/12; reboot", "'cuda/12; reboot' is not a module"),
+        ("prologue", "a\nb", "one line of the script each"),
     ],
 )
 def test_an_option_of_a_run_that_cannot_be_meant_is_refused(

@@ -34,7 +34,14 @@ from tracks_dagster.retry.contracts import check_may
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.retry.stages import JUDGED, StagePolicy
 from tracks_dagster.track.addressed import read_addressed
-from tracks_dagster.track.bodies import CERTIFIES, GATES, RunDeclared, SkippedGates, SnapshotRef
+from tracks_dagster.track.bodies import (
+    CERTIFIES,
+    GATES,
+    ComputeRequest,
+    RunDeclared,
+    SkippedGates,
+    SnapshotRef,
+)
 from tracks_dagster.track.errors import InvalidInput, ObjectLost
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
@@ -42,8 +49,8 @@ from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.track import code_key
 
-# What a gang would find: (launcher, key of its code, its own interpreter) → software, by name.
-Foresee = Callable[[str, str, str | None], Mapping[str, Json]]
+# What a gang would find: (what it asks for, key of its code, its own interpreter) → software, by name.
+Foresee = Callable[[ComputeRequest, str, str | None], Mapping[str, Json]]
 
 # Of that, what may make the same code another computation; a rank's threads are its machine's.
 ENVIRONMENT = ("python", "torch", "cuda", "numpy", "platform", "image")
@@ -152,7 +159,7 @@ def _changed(tracks: Tracks, shown: Shown, subject: Subject, prepared: Prepared)
 def _environment(door: Door, declared: RunDeclared) -> Mapping[str, Json]:
     compute, program = declared.compute, declared.program
     python = None if program is None else program.python
-    found = {} if door.foresee is None else door.foresee(compute.launcher, declared.trainer, python)
+    found = {} if door.foresee is None else door.foresee(compute, declared.trainer, python)
     known = {name: found[name] for name in ENVIRONMENT if name in found}
     return {"launcher": compute.launcher, "device_class": compute.device_class, **known}
 

@@ -266,7 +266,7 @@ def _supervise(
         tracks=app.tracks,
         gangs=app.launcher_of(launcher),
         orchestrator=orchestrator,
-        foresee=partial(app.foresee, launcher),
+        foresee=partial(app.foresee, attempt.opened.compute),
         drain_grace_s=app.drain_grace_s(launcher),
         policy=policy,
         dagster_run_id=context.run.run_id,

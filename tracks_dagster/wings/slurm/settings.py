@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tracks_dagster.track.text import units
 from tracks_dagster.track.text.nearest import unknown
-from tracks_dagster.track.text.units import shown
+from tracks_dagster.track.text.units import in_quotes, shown
 from tracks_dagster.wings.slurm.rows import limit_s
 
 SLURM = "slurm"  # the launcher, as records name it
@@ -95,6 +95,17 @@ class RunOptions:
     nice: int | str | None = None
     reservation: str | None = None
     time_limit: int | str | None = None  # in seconds
+    container_image: str | None = None
+    container_mounts: tuple[str, ...] | str | None = None
+    modules: tuple[str, ...] | str | None = None
+    prologue: tuple[str, ...] | str | None = None
+
+
+def software_of(settings: SlurmSettings, own: RunOptions) -> SlurmSettings:
+    """Return the settings with the software that a run names for its jobs."""
+    named = {name: getattr(own, name) for name in _SOFTWARE}
+    given = {name: value or _SOFTWARE[name] for name, value in named.items() if value is not None}
+    return replace(settings, **given)
 
 
 def run_options(given: Mapping[str, str], problems: list[str]) -> RunOptions:
@@ -130,6 +141,18 @@ read_constraint = matching(
 read_nodes = matching(re.compile(r"[\w.\[\],-]{1,200}", re.ASCII), "a list of nodes", "node[01,07]")
 
 
+read_module = matching(re.compile(r"[\w./+-]{1,100}", re.ASCII), "a module", "cuda/12.4")
+
+
+def read_line(value: object) -> str:
+    """Return a text of one line; raises ValueError for others."""
+    if not isinstance(value, str):
+        raise ValueError(in_quotes(value))
+    if "\n" in value or "\0" in value:
+        raise ValueError("one line of the script each; begin the next one with `- `.")
+    return value
+
+
 def _nice(value: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,10}", value) or not -NICE_MAX <= int(value) <= NICE_MAX:
         raise ValueError(f"{value!r} is not a nice value; write a whole number, 100 for example.")
@@ -142,11 +165,25 @@ def _time_limit(value: str) -> int:
     return int(of_slurm) if of_slurm else units.whole_seconds(value)
 
 
+def _each(read: Callable[[object], str]) -> Callable[[str], tuple[str, ...]]:
+    return lambda value: tuple(read(each.strip()) for each in value.split(","))
+
+
+_SOFTWARE: Mapping[str, Any] = {  # what a run may name of it, and what an empty value means
+    "container_image": None,
+    "container_mounts": (),
+    "modules": (),
+    "prologue": (),
+}
 _READ: Mapping[str, Callable[[str], Any]] = {
     "account": read_name,
     "constraint": read_constraint,
+    "container_image": read_line,
+    "container_mounts": _each(read_line),
     "exclude": read_nodes,
+    "modules": _each(read_module),
     "nice": _nice,
+    "prologue": lambda value: (read_line(value),),
     "reservation": read_name,
     "time_limit": _time_limit,
 }

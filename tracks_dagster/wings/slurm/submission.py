@@ -31,13 +31,15 @@ from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.units import duration
 from tracks_dagster.wings.slurm.settings import (
+    APPTAINER,
     CPU,
-    PYXIS,
     TRACKS,
     ClassSettings,
     DeviceClass,
+    RunOptions,
     SlurmSettings,
     run_options,
+    software_of,
 )
 
 MODULE = "tracks_dagster.training.pod"
@@ -132,7 +134,10 @@ def submission(spec: GangSpec, settings: SlurmSettings, *, token: str, output: s
 
     Raises InvalidInput with all that cannot be asked of Slurm.
     """
-    asked = _Asked.of(spec, settings)
+    problems: list[str] = []
+    own = run_options(spec.compute.slurm, problems)
+    asked = _Asked.of(spec, settings, own, problems)
+    settings = software_of(settings, own)
     nodes = spec.compute.ranks // spec.compute.ranks_per_node
     name = job_name(spec.ref, spec.store_url)
     options = (
@@ -170,17 +175,17 @@ class _Asked:
     time_limit_s: int | None
 
     @classmethod
-    def of(cls, spec: GangSpec, settings: SlurmSettings) -> _Asked:
+    def of(
+        cls, spec: GangSpec, settings: SlurmSettings, own: RunOptions, problems: list[str]
+    ) -> _Asked:
+        """problems: what is wrong with the run's own options. Raises InvalidInput with all of it."""
         compute = spec.compute
         named = settings.classes.get(spec.workload_class or "", ClassSettings())
         classes = {CPU: DeviceClass(gres=None), **settings.device_classes}
         device = classes.get(compute.device_class, classes[CPU])
-        problems: list[str] = []
         left_out = {*settings.exclude, *compute.excluded_nodes}
-        own = run_options(compute.slurm, problems)
         limit_s = _first(own.time_limit, settings.time_limit_s)
-        problems += _problems(spec, settings, classes, limit_s)
-        if problems:
+        if problems := [*problems, *_problems(spec, settings, classes, limit_s)]:
             count = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
             title = f"Cannot start {spec.ref.key} on Slurm; what was asked for has {count}:"
             raise InvalidInput("\n".join([title, *(f"  {problem}" for problem in problems)]))
@@ -330,11 +335,11 @@ def _contained(settings: SlurmSettings) -> str:
     if image is None:
         return ""
     mounts = ",".join(settings.container_mounts)
-    if settings.container == PYXIS:
-        found = f"--container-image={shlex.quote(image)} "
-        return found + (f"--container-mounts={shlex.quote(mounts)} " if mounts else "")
-    bound = f"--bind {shlex.quote(mounts)} " if mounts else ""
-    return f"apptainer exec --nv {bound}{shlex.quote(image)} "
+    if settings.container == APPTAINER:
+        bound = f"--bind {shlex.quote(mounts)} " if mounts else ""
+        return f"apptainer exec --nv {bound}{shlex.quote(image)} "
+    found = f"--container-image={shlex.quote(image)} "
+    return found + (f"--container-mounts={shlex.quote(mounts)} " if mounts else "")
 
 
 def _environment(

@@ -17,6 +17,7 @@ from tracks_dagster.attempts.orphans import StandingGangs
 from tracks_dagster.attempts.ports import GangLauncher, GangSpec
 from tracks_dagster.ledger.effects.ticks import Tick
 from tracks_dagster.settings import Settings, find_file, find_policy_file
+from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.effects.settings_file import open_settings
 from tracks_dagster.track.errors import InvalidInput, SettingsError
 from tracks_dagster.track.ports import ObjectStore
@@ -89,7 +90,7 @@ def drain_grace_s(settings: Settings) -> float:
     return load_cluster(settings).termination_grace_s
 
 
-def software(settings: Settings) -> Mapping[str, Json]:
+def software(settings: Settings, compute: ComputeRequest) -> Mapping[str, Json]:
     """Return the image of gangs, which has their software; {} without settings, which `check_gang`
     asks for."""
     try:

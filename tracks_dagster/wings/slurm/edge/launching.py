@@ -13,6 +13,7 @@ from tracks_dagster.attempts.orphans import StandingGangs
 from tracks_dagster.attempts.ports import GangLauncher, GangSpec
 from tracks_dagster.ledger.effects.ticks import Tick
 from tracks_dagster.settings import Settings, find_file
+from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.effects.settings_file import open_settings
 from tracks_dagster.track.errors import SettingsError
 from tracks_dagster.track.ports import ObjectStore
@@ -21,7 +22,7 @@ from tracks_dagster.track.text.redact import Redact, redact
 from tracks_dagster.wings.slurm.effects.client import SlurmClient
 from tracks_dagster.wings.slurm.effects.launcher import SlurmLauncher, logs_of
 from tracks_dagster.wings.slurm.effects.slurm_file import read_slurm
-from tracks_dagster.wings.slurm.settings import SLURM, SlurmSettings
+from tracks_dagster.wings.slurm.settings import SLURM, SlurmSettings, run_options, software_of
 from tracks_dagster.wings.slurm.submission import submission
 from tracks_dagster.wiring import App, new_uid, utc_now
 
@@ -74,10 +75,10 @@ def drain_grace_s(settings: Settings) -> float:
     return load_slurm(settings).notice_s
 
 
-def software(settings: Settings) -> Mapping[str, Json]:
-    """Return the image of gangs, where they have one: what the nodes have is known once they run."""
+def software(settings: Settings, compute: ComputeRequest) -> Mapping[str, Json]:
+    """Return the image of the gang, where it has one: what the nodes have is known once it runs."""
     try:
-        image = load_slurm(settings).container_image
+        image = software_of(load_slurm(settings), run_options(compute.slurm, [])).container_image
     except SettingsError:
         return {}
     return {} if image is None else {"image": image}

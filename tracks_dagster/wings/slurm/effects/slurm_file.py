@@ -27,19 +27,20 @@ from pydantic import AfterValidator, Field, PlainValidator
 from tracks_dagster.track.effects.settings_file import LEFT_OUT, FileModel, SettingsFile
 from tracks_dagster.track.text import units
 from tracks_dagster.track.text.redact import is_secret_name, secrets_of
-from tracks_dagster.track.text.units import in_quotes, shown
+from tracks_dagster.track.text.units import shown
 from tracks_dagster.wings.slurm.settings import (
     CONTAINERS,
     CPU,
     NICE_MAX,
     NOTICE_S_MAX,
-    PYXIS,
     TRACKS,
     ClassSettings,
     DeviceClass,
     SlurmSettings,
     matching,
     read_constraint,
+    read_line,
+    read_module,
     read_name,
     read_nodes,
 )
@@ -48,7 +49,6 @@ TEMPLATE_BYTES_MAX = 64 * 1024
 _PARTITIONS = re.compile(r"[\w.@+-]{1,80}(,[\w.@+-]{1,80}){0,9}", re.ASCII)
 _GRES = re.compile(r"[\w.-]{1,40}(:[\w.-]{1,40})?", re.ASCII)
 _HOST = re.compile(r"[\w.@-]{1,200}", re.ASCII)
-_MODULE = re.compile(r"[\w./+-]{1,100}", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 # What the launcher passes itself, and what would make it another job.
 _OURS = (
@@ -104,8 +104,6 @@ def read_slurm(file: SettingsFile) -> SlurmSettings:
     template = None
     if given.get("template"):
         template = _template(file, str(given["template"]))
-    if given.get("container_image") is None and given.keys() & {"container", "container_mounts"}:
-        file.refuse(("container",), "it needs container_image: the image that ranks run in.")
     if given.get("host") and given.get("pass_environment"):
         words = (
             "ssh would show their values to everybody on the machine; set them in ~/.bashrc there."
@@ -122,10 +120,7 @@ def read_slurm(file: SettingsFile) -> SlurmSettings:
             file.refuse(("environment", name), words)
     if found is None or file.problems:
         raise file.error()
-    settings = SlurmSettings(**given)
-    if settings.container_image is not None and settings.container is None:
-        settings = replace(settings, container=PYXIS)
-    return replace(settings, template=template)
+    return replace(SlurmSettings(**given), template=template)
 
 
 def _template(file: SettingsFile, path: str) -> str | None:
@@ -164,16 +159,8 @@ def _path(value: object) -> str:
     return value
 
 
-def _line(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(in_quotes(value))
-    if "\n" in value or "\0" in value:
-        raise ValueError("one line of the script each; begin the next one with `- `.")
-    return value
-
-
 def _option(value: object) -> str:
-    text = _line(value)
+    text = read_line(value)
     name = text.partition("=")[0]
     if not text.startswith("-") or " " in name:
         raise ValueError(f"{text!r} is not an option of sbatch; write for example --switches=1.")
@@ -239,7 +226,7 @@ _Partition = Annotated[
 _Constraint = Annotated[str, PlainValidator(read_constraint)]
 _Seconds = Annotated[int, PlainValidator(units.whole_seconds)]
 _Path = Annotated[str, PlainValidator(_path)]
-_Line = Annotated[str, PlainValidator(_line)]
+_Line = Annotated[str, PlainValidator(read_line)]
 _Nice = Annotated[int, PlainValidator(_nice)]
 _Variable = Annotated[str, PlainValidator(_variable)]
 
@@ -284,7 +271,7 @@ class _SlurmFile(FileModel):
     ] = LEFT_OUT
     container_image: _Line = LEFT_OUT
     container_mounts: tuple[_Line, ...] = LEFT_OUT
-    modules: tuple[Annotated[str, _matching(_MODULE, "a module", "cuda/12.4")], ...] = LEFT_OUT
+    modules: tuple[Annotated[str, PlainValidator(read_module)], ...] = LEFT_OUT
     prologue: tuple[_Line, ...] = LEFT_OUT
     environment: Mapping[_Variable, _Line] = LEFT_OUT
     pass_environment: tuple[_Variable, ...] = LEFT_OUT

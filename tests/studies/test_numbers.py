@@ -16,7 +16,7 @@ from tracks_dagster.studies.space import Config, Param, Space, is_met
 from tracks_dagster.track.bodies import StudyExtended, StudyFinished
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, Kind
-from tracks_dagster.track.states.study_state import StudyState, TrialStatus
+from tracks_dagster.track.states.study_state import StudyState, TrialStatus, fold
 
 
 def far_from(config: Mapping[str, Json], steps: int) -> float:
@@ -369,6 +369,8 @@ def test_the_best_three_are_trained_again_with_two_other_seeds_and_the_best_mean
     assert ids == ["s-t001-r1", "s-t001-r2"]
     assert epochs_of(state) == 9 * 9 + 6 * 9
     assert played.most_open <= 4
+    part = fold(played.records[:20])  # of records at once, as of one after another
+    assert fold(played.records[20:], part) == fold(played.records) == state
 
 
 def test_a_repeat_that_is_not_a_number_makes_its_trial_the_worst() -> None:

@@ -151,8 +151,25 @@ def test_a_node_that_a_person_named_and_slurm_does_not_know_is_said(programs: Pa
     takes_only(programs, "n1", "n2")
     settings = replace(SETTINGS, exclude=("n[1,7]", "gone"))
     job = submission(PLAIN, settings, token="t", output="/o")
-    with pytest.raises(GangError, match=r"exclude in slurm.yaml names gone, n7"):
+    with pytest.raises(GangError, match=r"exclude, in slurm.yaml or of the run, names gone, n7"):
         client(programs, settings).submit(job)
+
+
+def test_a_node_that_a_run_named_has_to_be_known_when_it_begins_and_may_be_gone_later(
+    programs: Path,
+) -> None:
+    takes_only(programs, "n1", "n2")
+    compute = replace(PLAIN.compute, slurm={"exclude": "n[1,7]"})
+    first, second = (
+        submission(
+            replace(PLAIN, compute=compute, attempt_id=number), SETTINGS, token="t", output="/o"
+        )
+        for number in (1, 2)
+    )
+    with pytest.raises(GangError, match=r"names n7, which Slurm does not know"):
+        client(programs).submit(first)
+    assert client(programs).submit(second) == "41"
+    assert "--exclude=n1" in (programs / "sbatch.words").read_text().splitlines()
 
 
 def test_a_node_that_was_asked_for_by_other_options_and_is_not_known_is_refused_once(

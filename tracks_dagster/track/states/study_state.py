@@ -195,13 +195,21 @@ class StudyState:
 
 def fold(records: Iterable[Record], state: StudyState | None = None) -> StudyState | None:
     """Return the state after `records`, starting from `state`; None for an empty track."""
+    trials = [] if state is None else list(state.trials)
     for record in records:
-        state = apply(state, record)
-    return state
+        state = _applied(state, record, trials)
+    return None if state is None else replace(state, trials=tuple(trials))
 
 
 def apply(state: StudyState | None, record: Record) -> StudyState:
     """Return the state after one more record; raises TrackBroken for one that cannot come next."""
+    trials = [] if state is None else list(state.trials)
+    return replace(_applied(state, record, trials), trials=tuple(trials))
+
+
+def _applied(state: StudyState | None, record: Record, trials: list[Trial]) -> StudyState:
+    """Return the state but for its trials, which are brought up to date in `trials`: ten thousand of
+    them are not copied for each record."""
     if state is None:
         if record.kind is not Kind.STUDY_DECLARED:
             raise _misplaced(record, "a study begins with study_declared")
@@ -210,25 +218,27 @@ def apply(state: StudyState | None, record: Record) -> StudyState:
     after = replace(state, head=record)
     match record.kind:
         case Kind.NOTE | Kind.ALERT:
-            return after
+            pass
         case Kind.STUDY_EXTENDED:
-            return _extended(after, body_of(StudyExtended, record))
+            after = _extended(after, body_of(StudyExtended, record))
         case Kind.TRIAL_PROPOSED:
-            return _proposed(after, record)
+            _propose(after, record, trials)
         case Kind.TRIAL_JUDGED:
-            return _judged(after, record)
+            _judge(record, trials)
         case Kind.TRIAL_STOPPED:
             stopped = body_of(TrialStopped, record)
-            trial = _trial(after, record, stopped.trial)
+            trial = _trial(record, trials, stopped.trial)
             if trial.status is not TrialStatus.PAUSED:
                 raise _misplaced(record, f"trial {trial.number} is {trial.status}")
-            return _with(after, replace(trial, stopped=stopped))
+            trials[trial.number] = replace(trial, stopped=stopped)
         case Kind.STUDY_STOPPED if state.finished is None:
-            return replace(after, stopped=body_of(StudyStopped, record))
+            after = replace(after, stopped=body_of(StudyStopped, record))
         case Kind.STUDY_FINISHED if state.finished is None:
             finished = body_of(StudyFinished, record)
-            return replace(after, finished=finished, finished_at=record.at)
-    raise _misplaced(record, "the study is finished, or that is of another track")
+            after = replace(after, finished=finished, finished_at=record.at)
+        case _:
+            raise _misplaced(record, "the study is finished, or that is of another track")
+    return after
 
 
 def check(state: StudyState | None, draft: Draft) -> Draft:
@@ -253,27 +263,28 @@ def _extended(state: StudyState, body: StudyExtended) -> StudyState:
     return replace(state, declared=declared, stopped=None, finished=None, finished_at=None)
 
 
-def _proposed(state: StudyState, record: Record) -> StudyState:
+def _propose(state: StudyState, record: Record, trials: list[Trial]) -> None:
     body = body_of(TrialProposed, record)
     rung = Rung(seq=record.seq, at=record.at, proposed=body)
     if state.finished is not None:
         raise _misplaced(record, "the study is finished")
-    if body.trial == len(state.trials) and body.rung == 0:
-        trial = Trial(rungs=(rung,), budget_count=len(state.declared.budgets))
-        return replace(state, trials=(*state.trials, trial))
-    trial = _trial(state, record, body.trial)
+    if body.trial == len(trials) and body.rung == 0:
+        trials.append(Trial(rungs=(rung,), budget_count=len(state.declared.budgets)))
+        return
+    trial = _trial(record, trials, body.trial)
     if body.repeat is not None:
         if trial.status is not TrialStatus.DONE or body.repeat != len(trial.repeats) + 1:
             raise _misplaced(record, f"trial {trial.number} is {trial.status}")
-        return _with(state, replace(trial, repeats=(*trial.repeats, rung)))
+        trials[trial.number] = replace(trial, repeats=(*trial.repeats, rung))
+        return
     if trial.status is not TrialStatus.PAUSED or body.rung != len(trial.rungs):
         raise _misplaced(record, f"trial {trial.number} is {trial.status}")
-    return _with(state, replace(trial, rungs=(*trial.rungs, rung)))
+    trials[trial.number] = replace(trial, rungs=(*trial.rungs, rung))
 
 
-def _judged(state: StudyState, record: Record) -> StudyState:
+def _judge(record: Record, trials: list[Trial]) -> None:
     body = body_of(TrialJudged, record)
-    trial = _trial(state, record, body.trial)
+    trial = _trial(record, trials, body.trial)
 
     def judged(rung: Rung) -> Rung:
         is_it = rung.proposed.rung == body.rung
@@ -283,19 +294,13 @@ def _judged(state: StudyState, record: Record) -> StudyState:
     if body.rung not in waiting:
         raise _misplaced(record, f"trial {trial.number} is {trial.status}")
     rungs, repeats = tuple(map(judged, trial.rungs)), tuple(map(judged, trial.repeats))
-    return _with(state, replace(trial, rungs=rungs, repeats=repeats))
+    trials[trial.number] = replace(trial, rungs=rungs, repeats=repeats)
 
 
-def _trial(state: StudyState, record: Record, number: int) -> Trial:
-    if not 0 <= number < len(state.trials):
+def _trial(record: Record, trials: list[Trial], number: int) -> Trial:
+    if not 0 <= number < len(trials):
         raise _misplaced(record, f"there is no trial {number}")
-    return state.trials[number]
-
-
-def _with(state: StudyState, trial: Trial) -> StudyState:
-    trials = list(state.trials)
-    trials[trial.number] = trial
-    return replace(state, trials=tuple(trials))
+    return trials[number]
 
 
 def _misplaced(record: Record, why: str) -> TrackBroken:

@@ -65,13 +65,16 @@ exec {python} -m {module}"""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """One job. options: words for sbatch; script: what it reads; nodes, ranks_per_node: of its gang."""
+    """One job. options: words for sbatch; script: what it reads; nodes, ranks_per_node: of its gang;
+    left_out: nodes that a person excludes, as written, which Slurm has to know.
+    """
 
     name: str
     options: tuple[str, ...]
     script: str
     nodes: int
     ranks_per_node: int
+    left_out: tuple[str, ...] = ()
 
     def excluding(self, known: Collection[str]) -> Submission:
         """Return it with those of its excluded nodes that are known; Slurm refuses a job for one that
@@ -155,6 +158,11 @@ def submission(spec: GangSpec, settings: SlurmSettings, *, token: str, output: s
         script=_script(spec, settings, asked, nodes, token),
         nodes=nodes,
         ranks_per_node=spec.compute.ranks_per_node,
+        # A later attempt does not end because a site has removed a node since.
+        left_out=(
+            *settings.exclude,
+            *([own.exclude] if own.exclude and spec.attempt_id == 1 else []),
+        ),
     )
 
 

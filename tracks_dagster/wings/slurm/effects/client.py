@@ -213,13 +213,13 @@ class SlurmClient:
         known = {*self._answer("read Slurm's nodes", ("sinfo", "-haN", "-o", "%N")).split()}
         try:
             fewer = job.excluding(known) if known else job
-            own = sorted({*hosts(",".join(self._settings.exclude))} - known)
+            own = sorted({*hosts(",".join(job.left_out))} - known)
         except ValueError as error:
             raise GangError(f"Cannot {doing}: {error}.") from error
         if own:
             raise GangError(
-                f"Cannot {doing}: exclude in slurm.yaml names {', '.join(own)}, which Slurm does not "
-                "know; `sinfo -N` lists its nodes."
+                f"Cannot {doing}: exclude, in slurm.yaml or of the run, names {', '.join(own)}, which "
+                "Slurm does not know; `sinfo -N` lists its nodes."
             )
         return fewer
 

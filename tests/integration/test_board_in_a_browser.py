@@ -305,13 +305,19 @@ def test_a_chart_that_is_open_gets_its_new_points_alone(window: Window) -> None:
     page = window.open(f"/compare?run={SECOND}&x=100..400")
     chart = page.locator("figure[data-metric=loss] .chart")
     expect(chart.locator("canvas")).to_be_visible()
+    chart.scroll_into_view_if_needed()
+    chart.hover()
+    expect(chart.locator(".tip")).to_be_visible()
+    page.evaluate(
+        """() => { const loss = document.querySelector("figure[data-metric=loss]");
+          window.mine = [loss.querySelector(".tip"), loss.querySelector("canvas")]; }"""
+    )
     window.home.second.grow(5)
     with page.expect_response(re.compile(r"metric=loss&since=[0-9a-f]")) as found:
         pass
     answer = found.value.json()["metrics"]["loss"]
     assert answer["after"] > 20
     assert len(answer["x"]) < 10
-    chart.scroll_into_view_if_needed()
     box = chart.locator(".u-over").bounding_box()
     assert box is not None
     newest = (window.home.second.step - 100) / 300  # where it lies on the axis
@@ -319,6 +325,13 @@ def test_a_chart_that_is_open_gets_its_new_points_alone(window: Window) -> None:
     expect(chart.locator(".tip")).to_contain_text(str(window.home.second.step))
     page.mouse.move(box["x"] + 20 / 300 * box["width"], box["y"] + box["height"] / 2)
     expect(chart.locator(".tip")).to_contain_text("120")
+    page.mouse.move(box["x"] + 9, box["y"] + box["height"] / 4)
+    drawn = page.evaluate("mine[1].toDataURL()")
+    page.mouse.down()
+    page.mouse.move(box["x"] + 9, box["y"] + box["height"] / 2, steps=5)
+    page.mouse.up()
+    page.wait_for_function("drawn => mine[1].toDataURL() !== drawn", arg=drawn)
+    assert page.evaluate("mine.every((each) => each.isConnected)")  # who points at it went on
 
 
 def test_a_filter_counts_what_it_shows(window: Window) -> None:

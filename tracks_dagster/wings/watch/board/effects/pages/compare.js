@@ -228,12 +228,10 @@
 
   function draw(figure) {
     const name = figure.dataset.metric, found = numbers.get(name), unit = figure.dataset.unit;
-    charts.get(figure)?.destroy();
-    charts.delete(figure);
     tools(figure, name);
     const { lines, bands } = found ? linesOf(found) : { lines: [] };
     figure.classList.toggle("drawn", Boolean(found));
-    if (!lines.length) return;
+    if (!lines.length) { drop(figure); return; }
     const own = rangeOf(name), clipped = asked.has("clip") ? inner(lines) : null;
     const positive = lines.every((line) => line.values.every((value) => value == null || value > 0));
     const isLog = positive && (asked.get("y") === "log") !== asked.getAll("log").includes(name);
@@ -245,34 +243,51 @@
     holder.setAttribute("role", "img");
     holder.setAttribute("aria-label", `${title} by ${found.x_label} of ${lines
       .filter((line) => !line.isBehind).map((line) => line.label).join(", ")}`);
-    const within = part() || found.within, soft = css("--soft");
-    const axis = { stroke: soft, font: "11px system-ui, sans-serif", ticks: { show: false },
+    const axis = { stroke: css("--soft"), font: "11px system-ui, sans-serif", ticks: { show: false },
       grid: { stroke: css("--rule"), width: 1 } };
+    const width = holder.clientWidth || 420, height = figure.classList.contains("large") ? LARGE : HEIGHT;
+    const series = lines.map(({ label, style, values, isBehind }) => ({ label, ...style,
+      points: isBehind ? { show: false } : values.filter(Number.isFinite).length === 1 ? { show: true } : {} }));
+    const data = [found.x.flatMap((x) => [x, x]), ...lines.map((line) => line.values)];
+    const shape = JSON.stringify([width, height, isLog, unit, axis, series, bands]);
+    const now = { found, lines, own, inner: clipped?.range, within: part() || found.within };
+    const before = charts.get(figure);
+    if (before?.shape === shape) { // other numbers alone: who points at the chart, or drags in it, goes on
+      Object.assign(before.now, now);
+      before.setData(data);
+      return;
+    }
+    drop(figure);
     const chart = new uPlot({
-      width: holder.clientWidth || 420,
-      height: figure.classList.contains("large") ? LARGE : HEIGHT,
+      width, height,
       legend: { show: false },
       focus: { alpha: 0.25 },
       cursor: {
         y: false, focus: { prox: 24, // what lies faint behind is never the nearest
-          dist: (_, n, __, at, pointer) => (lines[n - 1]?.isBehind ? Infinity : at - pointer) }, drag: { x: true, y: true, uni: 24, setScale: false },
+          dist: (_, n, __, at, pointer) => (now.lines[n - 1]?.isBehind ? Infinity : at - pointer) }, drag: { x: true, y: true, uni: 24, setScale: false },
         sync: { key: "curves", scales: ["x", null],
           filters: { pub: (type) => type === "mousemove" || type === "mouseleave", sub: () => true } },
       },
       scales: {
-        x: { time: false, range: () => (within[1] > within[0] ? within : [within[0], within[0] + 1]) },
-        y: { distr: isLog ? 3 : 1, range: (_, low, high) => own || room(clipped?.range || [low, high], isLog) },
+        x: { time: false, range: () => wide(now.within) },
+        y: { distr: isLog ? 3 : 1, range: (_, low, high) => now.own || room(now.inner || [low, high], isLog) },
       },
       axes: [{ ...axis, size: 28, values: (_, all) => all.map((value) => short(value, "")) },
         { ...axis, size: 62, values: (_, all) => all.map((value) => short(value, unit)) }],
-      series: [{}, ...lines.map(({ label, style, values, isBehind }) => ({ label, ...style,
-        points: isBehind ? { show: false } : values.filter(Number.isFinite).length === 1 ? { show: true } : {} }))],
-      bands: bands || [],
-      hooks: { setSelect: [(u) => zoomed(u, name)], setCursor: [(u) => tip(u, lines, unit)],
-        draw: [(u) => gaps(u, found)] },
-    }, [found.x.flatMap((x) => [x, x]), ...lines.map((line) => line.values)], holder);
-    charts.set(figure, chart);
+      series: [{}, ...series],
+      bands,
+      hooks: { setSelect: [(u) => zoomed(u, name)], setCursor: [(u) => tip(u, now.lines, unit)],
+        draw: [(u) => gaps(u, now.found)] },
+    }, data, holder);
+    charts.set(figure, Object.assign(chart, { shape, now }));
   }
+
+  function drop(figure) {
+    charts.get(figure)?.destroy();
+    charts.delete(figure);
+  }
+
+  const wide = ([low, high]) => [low, high > low ? high : low + 1];
 
   function room([low, high], isLog) { // a little above and below
     if (low == null || !Number.isFinite(low) || !Number.isFinite(high)) return [0, 1];
@@ -490,7 +505,7 @@
       fresh.replaceWith(old);
       known.delete(fresh.dataset.metric);
     }
-    for (const gone of known.values()) { charts.get(gone)?.destroy(); charts.delete(gone); }
+    known.forEach(drop);
     box.querySelector("#look").replaceWith(look()); // who types in it goes on
     body.replaceChildren(...box.childNodes);
     begin();

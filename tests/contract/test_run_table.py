@@ -18,8 +18,9 @@ from tracks_dagster.ledger.facts.run import RUN, run_view
 from tracks_dagster.ledger.ports import Cursor, Row
 from tracks_dagster.review.effects import run_table as reading
 from tracks_dagster.review.effects.run_table import Asked, read_table
-from tracks_dagster.review.run_table import NUMBERS, TIMES, Run, parse, pick, sort
-from tracks_dagster.review.run_table import WORDS as FIELD_WORDS
+from tracks_dagster.review.run_filter import NUMBERS, TIMES, Run, parse, pick
+from tracks_dagster.review.run_filter import WORDS as FIELD_WORDS
+from tracks_dagster.review.run_table import sort
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json, canonical_json, format_time

@@ -14,16 +14,13 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.review.effects import run_table as reading
 from tracks_dagster.review.effects.run_table import Asked, read_table
+from tracks_dagster.review.run_filter import Run, parse, pick, refuse_unknown
 from tracks_dagster.review.run_table import (
-    Run,
     Spread,
     default_columns,
     differing,
     group,
     names_of,
-    parse,
-    pick,
-    refuse_unknown,
     shown_spread,
     sort,
     table_csv,

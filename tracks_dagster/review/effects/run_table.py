@@ -14,11 +14,8 @@ from datetime import datetime
 
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
-from tracks_dagster.review.run_table import (
+from tracks_dagster.review.run_filter import (
     ARCHIVED,
-    AT,
-    BEST,
-    BEST_AT,
     CONFIG,
     EVAL,
     FIELDS,
@@ -27,14 +24,13 @@ from tracks_dagster.review.run_table import (
     TIMES,
     Condition,
     Run,
-    check_order,
     parse,
     pick,
     refuse_text,
     refuse_unknown,
-    sort,
     texts_beside_numbers,
 )
+from tracks_dagster.review.run_table import AT, BEST, BEST_AT, check_order, sort
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json, format_time
 

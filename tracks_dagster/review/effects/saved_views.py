@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.run_table import READ_MAX, Asked, Table
-from tracks_dagster.review.run_table import FIELDS, check_order, default_columns, is_seed, parse
+from tracks_dagster.review.run_filter import FIELDS, parse
+from tracks_dagster.review.run_table import check_order, default_columns, is_seed
 from tracks_dagster.track.bodies import ViewRemoved, ViewSaved
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Draft, Kind, Record, format_time

@@ -26,7 +26,8 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.next_sensor import next_sensor
 from tracks_dagster.review.effects.run_table import Asked, read_table
-from tracks_dagster.review.run_table import AT, LAST, Run
+from tracks_dagster.review.run_filter import LAST, Run
+from tracks_dagster.review.run_table import AT
 from tracks_dagster.stores.journals import JournalTail, newest_values, read_tail
 from tracks_dagster.studies.off_peak import wait_words
 from tracks_dagster.track.errors import StoreError, TrackBroken, UnknownRun

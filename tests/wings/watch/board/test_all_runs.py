@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import unescape
 from urllib.parse import parse_qsl, urlsplit
 
-from tracks_dagster.review.run_table import Run, parse, pick
+from tracks_dagster.review.run_filter import Run, parse, pick
 from tracks_dagster.track.records import Json
 from tracks_dagster.wings.watch.board.all_runs import AllRuns, Part, all_runs_view, groups_view
 from tracks_dagster.wings.watch.board.effects.pages import render_part

@@ -677,7 +677,7 @@ def test_a_reading_that_came_after_a_look_is_read_again_once_it_is_old(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "FLEET_FRESH_S", 0.0)
-    monkeypatch.setattr(sources, "LONGER_S_MAX", 0.0)
+    monkeypatch.setattr(fresh, "LONGER_S_MAX", 0.0)
     monkeypatch.setattr(sources, "FLEET_S_MAX", 60.0)
     read = Sources(home.settings)
     with monkeypatch.context() as first:

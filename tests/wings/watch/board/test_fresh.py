@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tracks_dagster.wings.watch.board.effects import sources
-from tracks_dagster.wings.watch.board.effects.sources import Fresh
+from tracks_dagster.wings.watch.board.effects import fresh
+from tracks_dagster.wings.watch.board.effects.fresh import Fresh
 
 
 class Clock:
@@ -26,7 +26,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock that values grow old by."""
     found = Clock()
-    monkeypatch.setattr(sources, "time", found)
+    monkeypatch.setattr(fresh, "time", found)
     return found
 
 

@@ -20,7 +20,7 @@ from tests.visitors import Visitor
 from tracks_dagster.settings import Settings
 from tracks_dagster.studies.space import Param
 from tracks_dagster.track.states.study_state import StudyState
-from tracks_dagster.wings.watch.board import study as view_of
+from tracks_dagster.wings.watch.board import trial_table
 from tracks_dagster.wings.watch.board.effects.serving import guarded
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wings.watch.board.effects.study_pictures import (
@@ -189,7 +189,7 @@ def test_weights_of_another_trial_are_named_at_the_budget_where_they_were_taken(
     study = played(scheduler={"kind": "pbt"}, budgets=(10, 20, 30), trials=8, params=LR)
     study.curve = lambda config, steps: 1 / config["lr"]
     state = study.play()
-    rows = study_view(state, {}, 0, pictures_of(state)).rows
+    rows = study_view(state, {}, 0, pictures_of(state)).trials.rows
     copied = [cell.soft for row in rows for cell in row.cells if cell.soft]
     assert copied
     assert all(re.fullmatch(r"from lr-depth-t\d{3}-r[01]", each) for each in copied)
@@ -201,9 +201,9 @@ def test_of_many_trials_a_bounded_part_is_drawn_and_a_page_of_them_listed() -> N
     view = study_view(state, {}, 3, pictures)
     assert pictures.over_keys.count("<a ") == LINES_MAX
     assert f"{LINES_MAX} of" in pictures.words[-1]
-    assert len(view.rows) == 330 - 3 * view_of.ROWS
-    assert view.shown == "Trials 301 to 330 of 330."
-    assert [each.label for each in view.ways] == ["before"]
+    assert len(view.trials.rows) == 330 - 3 * trial_table.ROWS
+    assert view.trials.shown == "Trials 301 to 330 of 330."
+    assert [each.label for each in view.trials.ways] == ["before"]
     assert len(pictures.over_keys) + len(pictures.over_budgets) < 120_000
     assert pictures.history is not None
     assert len(pictures.history.svg) < 40_000
@@ -240,5 +240,5 @@ def test_a_page_looks_for_the_best_as_often_for_many_rows_as_for_few(
         looks.clear()
         view = study_view(state, {}, 0, pictures)
         counts.append(len(looks))
-        assert sum(each.is_best for each in view.rows) == 1
+        assert sum(each.is_best for each in view.trials.rows) == 1
     assert counts[0] == counts[1]

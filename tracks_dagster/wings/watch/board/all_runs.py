@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
+from tracks_dagster.review.run_filter import Run
 from tracks_dagster.review.run_table import (
-    Run,
     cell,
     differing,
     group,

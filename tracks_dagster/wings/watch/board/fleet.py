@@ -10,7 +10,8 @@ from itertools import pairwise
 
 from tracks_dagster.retry.caps import Cost
 from tracks_dagster.review.lights import Colour
-from tracks_dagster.review.run_table import Run, default_columns
+from tracks_dagster.review.run_filter import Run
+from tracks_dagster.review.run_table import default_columns
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.units import counted

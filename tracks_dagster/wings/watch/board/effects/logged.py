@@ -19,7 +19,8 @@ from tracks_dagster.wings.watch.board import formats
 from tracks_dagster.wings.watch.board.colours import looks_of
 from tracks_dagster.wings.watch.board.comparison import ColouredRun
 from tracks_dagster.wings.watch.board.effects import queries
-from tracks_dagster.wings.watch.board.effects.sources import Fresh, Sources
+from tracks_dagster.wings.watch.board.effects.fresh import Fresh
+from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wings.watch.board.logged import (
     NAMES_MAX,
     LoggedRow,

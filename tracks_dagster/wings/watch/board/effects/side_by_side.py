@@ -46,7 +46,8 @@ from tracks_dagster.track.journal_lines import EVALUATED, RANKS
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.wings.watch.board.catalogue import title_of
-from tracks_dagster.wings.watch.board.effects.sources import Fresh, Sources
+from tracks_dagster.wings.watch.board.effects.fresh import Fresh
+from tracks_dagster.wings.watch.board.effects.sources import Sources
 
 KEPT_MAX = 300  # answers about runs that are over, of 35 kB for each of up to twelve metrics
 NAMES_KEPT_MAX = 200  # runs that are over, with their metrics' names and newest values

@@ -8,16 +8,14 @@ which the page is shown as far as it came; what is late is there at the next loo
 from __future__ import annotations
 
 import threading
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from tracks_dagster.attempts.effects.evidence import read_log_tails
 from tracks_dagster.attempts.effects.heartbeat import Heartbeat, describe_age, read_heartbeat
@@ -40,7 +38,7 @@ from tracks_dagster.review.effects.run_table import Asked, Table, read_table
 from tracks_dagster.review.effects.search import find_runs
 from tracks_dagster.review.effects.status import as_they_are_now, waiting_for, waits_for_devices
 from tracks_dagster.review.experiments import EXPERIMENT_RUNS_MAX, Experiment
-from tracks_dagster.review.run_table import Run
+from tracks_dagster.review.run_filter import Run
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.settings import (
     Settings,
@@ -59,12 +57,15 @@ from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.states.view_state import ViewState
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.track.unforeseen import problem_of
+from tracks_dagster.wings.watch.board.effects.fresh import Fresh
 from tracks_dagster.wings.watch.board.effects.rank_logs import RankLogs
 from tracks_dagster.wings.watch.board.heat_map import Values
 from tracks_dagster.wings.watch.board.reading import RunReading
 from tracks_dagster.wings.watch.board.record import Origin, RecordContext
 from tracks_dagster.wings.watch.health.effects.looking import Looks
 from tracks_dagster.wiring import utc_now
+
+T = TypeVar("T")
 
 FRESH_S = 1.0  # of a run's page: a browser asks for it every two seconds
 FLEET_FRESH_S = 4.0
@@ -535,46 +536,3 @@ def _values(curve: Curve, attempt_id: int | None) -> Values:
 
 
 # --- values that are made again once they are old --------------------------------------------------
-
-
-T = TypeVar("T")
-LONGER_S_MAX = 10.0  # that a value is kept because making it took long
-
-
-@dataclass(slots=True)
-class _Entry(Generic[T]):
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    value: T | None = None
-    old_at: float = 0.0  # by the monotonic clock
-
-
-class Fresh(Generic[T]):
-    """Values that one thread makes for all that ask: ten people at one page cost what one does.
-
-    Keeps `entries_max` of them, each for `for_s` seconds, and as long as making it took, up to
-    LONGER_S_MAX: a slow store is asked half of the time at most.
-    """
-
-    def __init__(self, *, for_s: float, entries_max: int) -> None:
-        self._for_s = for_s
-        self._entries_max = entries_max
-        self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
-        self._lock = threading.Lock()  # of the table; nothing is made under it
-
-    def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the value of `key`, made by `make` where there is none that is fresh.
-
-        Another thread that makes it is waited for. What `make` raises is raised, and not kept.
-        """
-        with self._lock:
-            entry = self._entries.setdefault(key, _Entry())
-            self._entries.move_to_end(key)
-            while len(self._entries) > self._entries_max:
-                self._entries.popitem(last=False)
-        with entry.lock:
-            if entry.value is None or time.monotonic() >= entry.old_at:
-                began_at = time.monotonic()
-                entry.value = make()
-                took_s = time.monotonic() - began_at
-                entry.old_at = began_at + took_s + max(self._for_s, min(took_s, LONGER_S_MAX))
-            return entry.value

@@ -9,7 +9,8 @@ from tracks_dagster.studies.words import off_peak_words
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.states.study_state import StudyState
 from tracks_dagster.wings.watch.board.effects import queries
-from tracks_dagster.wings.watch.board.effects.sources import Fresh, Sources
+from tracks_dagster.wings.watch.board.effects.fresh import Fresh
+from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wings.watch.board.effects.study_pictures import pictures_of
 from tracks_dagster.wings.watch.board.study import Pictures, StudyView, study_view
 

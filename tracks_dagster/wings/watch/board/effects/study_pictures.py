@@ -36,7 +36,8 @@ from tracks_dagster.wings.watch.board.effects.parallel import (
     share_of,
 )
 from tracks_dagster.wings.watch.board.run_page import Key, Panel
-from tracks_dagster.wings.watch.board.study import Pictures, rungs_shown
+from tracks_dagster.wings.watch.board.study import Pictures
+from tracks_dagster.wings.watch.board.trial_table import rungs_shown
 
 HALF = 640  # the width of a picture over half of the page
 SLICE_WIDTH, SLICE_HEIGHT, SLICE_EDGE = 220, 44, 4  # of one key alone

@@ -28,7 +28,7 @@ from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import ViewSaved
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS
 from tracks_dagster.wings.watch.board.effects import app as app_module
-from tracks_dagster.wings.watch.board.effects import pages, sources
+from tracks_dagster.wings.watch.board.effects import fresh, pages, sources
 from tracks_dagster.wings.watch.board.effects.serving import guarded
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wiring import build

@@ -170,6 +170,10 @@ def test_a_node_that_a_run_named_has_to_be_known_when_it_begins_and_may_be_gone_
         client(programs).submit(first)
     assert client(programs).submit(second) == "41"
     assert "--exclude=n1" in (programs / "sbatch.words").read_text().splitlines()
+    said = second.excluding(
+        {"n1", "n2"}
+    ).script  # in the job's output, and so at the end of its log
+    assert "\necho 'tracks: not excluded, for Slurm does not know them: n7'\n# tracks:" in said
 
 
 def test_a_node_that_was_asked_for_by_other_options_and_is_not_known_is_refused_once(

@@ -204,6 +204,7 @@ def test_a_request_that_slurm_cannot_meet_is_refused_with_all_that_is_wrong() ->
         ("exclude", "n1 n2", "'n1 n2' is not a list of nodes"),
         ("modules", "cuda/12; reboot", "'cuda/12; reboot' is not a module"),
         ("prologue", "a\nb", "one line of the script each"),
+        ("container_mounts", "/data:/data", "needs a container_image"),
     ],
 )
 def test_an_option_of_a_run_that_cannot_be_meant_is_refused(

@@ -17,6 +17,7 @@ from tracks_dagster.attempts.effects.evidence import (
     NO_PROBLEM,
     EndProblem,
     Gathered,
+    begin_end,
     gather,
     stored_logs,
 )
@@ -53,6 +54,7 @@ from tracks_dagster.track.states.metric_values import few_metrics
 from tracks_dagster.track.states.run_state import AttemptState, RunState, known_attempt
 
 OTHER_RANKS_S_MAX = 60.0  # after the first rank's end: how long the ends of the others are awaited
+LINGER_S = 300.0  # after the last rank's end, for their place to end the gang: logs, epilogs
 OF_DEVICES = frozenset(
     {TerminationReason.GPU_HARDWARE.value, TerminationReason.SILENT_CORRUPTION.value}
 )
@@ -70,12 +72,14 @@ NAMES_BYTES_MAX = 768  # of metrics
 def is_over(report: GangReport, now: datetime) -> bool:
     """Whether the attempt of this gang should be closed.
 
-    Nothing of it lives, its launcher has given up bringing it up, or `OTHER_RANKS_S_MAX` have passed
-    since the first rank ended.
+    Nothing of it lives, its launcher has given up bringing it up, `OTHER_RANKS_S_MAX` have passed
+    since the first rank ended, or `LINGER_S` since the last one did.
     """
     if report.phase is GangPhase.GONE or any(c.type == CANNOT_START for c in report.conditions):
         return True
     ends = [parse_time(end.ended_at) for end in report.ranks if end.ended_at is not None]
+    if ends and len(ends) == len(report.ranks):
+        return (now - max(ends)).total_seconds() >= LINGER_S
     return bool(ends) and (now - min(ends)).total_seconds() >= OTHER_RANKS_S_MAX
 
 
@@ -114,7 +118,8 @@ def close_attempt(
     """End the attempt and return it ended, by this call or by another before it.
 
     Its processes are killed and seen gone first, and what they left on the machine is stored.
-    problem: what the caller met or decided, kept as evidence. Idempotent, safe from two processes.
+    problem: what the caller met or decided, kept as evidence; in its place what was found when its end
+    began, maybe by a process that is gone. Idempotent, safe from two processes.
     Raises UnknownRun, and GangError when processes cannot be ended; the attempt then stays open.
     """
     tracks = closing.tracks
@@ -122,6 +127,7 @@ def close_attempt(
         state, attempt = find_attempt(tracks, ref)
         if not attempt.is_open:
             return attempt
+        problem = begin_end(tracks, ref, problem)
         gangs.kill(ref)
         gangs.ship(ref, tracks.store)
         report = gangs.observe(ref)

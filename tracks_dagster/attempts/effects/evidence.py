@@ -39,7 +39,7 @@ from tracks_dagster.track.json_text import (
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.placement import decode_places, places_key
 from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.track.records import Json
+from tracks_dagster.track.records import Json, canonical_json
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.track.track import LOG_OBJECTS, log_object, rank_of_log
@@ -87,6 +87,26 @@ class EndProblem:
 
 NO_PROBLEM = EndProblem()
 STOPPED_BEFORE_START = EndProblem(message="It was stopped before its gang was started.")
+
+
+def begin_end(tracks: Tracks, ref: AttemptRef, problem: EndProblem) -> EndProblem:
+    """Return with what an attempt is closed whose gang is about to be ended: what was found first.
+
+    It is stored before the gang is ended: who ends it may be gone before the attempt is closed, and
+    nothing of the gang says why.
+    """
+    key = f"{ref.folder}evidence/ending.json"
+    cleaned = EndProblem(
+        message=tracks.clean(problem.message),
+        conditions=tuple(_clean_condition(each, tracks.clean) for each in problem.conditions),
+    )
+    if problem != NO_PROBLEM and tracks.store.create(key, canonical_json(to_json(cleaned))):
+        return cleaned
+    data = tracks.store.get(key, EVIDENCE_BYTES_MAX)
+    try:
+        return problem if data is None else from_json(EndProblem, parse_json(data))
+    except (ValueError, TrackBroken):
+        return problem
 
 
 def gather(

@@ -35,7 +35,7 @@ from tracks_dagster.attempts.pod_files import (
     save_key,
     stacks_key,
 )
-from tracks_dagster.reasons.hangs import StackDump
+from tracks_dagster.reasons.hangs import Phase, StackDump
 from tracks_dagster.stores.bounded import read_bounded
 from tracks_dagster.track.errors import StoreError
 from tracks_dagster.track.json_text import SMALL_BYTES_MAX
@@ -122,6 +122,18 @@ class GangFiles:
             now_s = self._seconds()
             silent_s = {uid: now_s - new_s for uid, (_, new_s) in self._newest_beat.items()}
         return frozenset(uid for uid, s in silent_s.items() if FRESH_S < s <= SILENT_S_MAX)
+
+    @property
+    def quiet(self) -> frozenset[str]:
+        """The uids of pods whose newest beat is old, or says that a rank ends."""
+        with self._lock:
+            now_s = self._seconds()
+            return frozenset(
+                uid
+                for uid, (_, new_s) in self._newest_beat.items()
+                if now_s - new_s > FRESH_S
+                or any(r.phase is Phase.ENDING for r in self._beats[uid].ranks)
+            )
 
     @property
     def ends(self) -> dict[str, PodEnd]:

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tracks_dagster.attempts.effects.closing import is_over
-from tracks_dagster.attempts.effects.evidence import NO_PROBLEM, EndProblem
+from tracks_dagster.attempts.effects.closing import LINGER_S, is_over
+from tracks_dagster.attempts.effects.evidence import NO_PROBLEM, EndProblem, begin_end
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.launch import OpenAttempt
 from tracks_dagster.attempts.ports import EndsInSteps, GangLauncher, GangPhase, GangReport
@@ -27,7 +27,6 @@ from tracks_dagster.track.states.run_state import AttemptState
 
 POLL_S = 1.0
 DRAIN_KILL_S = 15.0  # after its grace the gang is killed here, should nobody have done it
-LINGER_S = 300.0  # after all ranks have ended, for their place to end the gang: logs, epilogs
 LINGERED = "GangLingered"
 HANG_GRACE_S = 5.0  # between SIGTERM and SIGKILL of a gang that hangs: some of it may still save
 
@@ -49,7 +48,6 @@ class GangWatch:
     report: GangReport | None = None
     _hangs: HangWatch | None = None
     _drained_at: float | None = None
-    _ranks_over_at: float | None = None
 
     def look(self, attempt: AttemptState, *, is_stopped: bool) -> EndProblem | None:
         """Return with what the attempt is to be closed now; None while it goes on.
@@ -59,9 +57,7 @@ class GangWatch:
         """
         self.report = report = self.gangs.observe(self.ref)
         if is_over(report, self.tracks.now()):
-            return NO_PROBLEM
-        if (found := self._lingers(report)) is not None:
-            return EndProblem(conditions=(found,))
+            return self._lingers(report)
         self._hangs = self._hangs or HangWatch(limits_of(attempt.opened.config))
         hang = self._hangs.look(judged_beats(report), self.monotonic())
         if hang is not None and self._drained_at is None:
@@ -77,23 +73,20 @@ class GangWatch:
                 return NO_PROBLEM
         return None
 
-    def _lingers(self, report: GangReport) -> Condition | None:
-        """Return that all ranks ended long ago and their place does not end the gang, which has its
-        devices; closing the attempt ends it. A job of Slurm is so once what runs its script crashed."""
-        if not report.ranks or not all(rank.has_ended for rank in report.ranks):
-            self._ranks_over_at = None
-            return None
-        if self._ranks_over_at is None:
-            self._ranks_over_at = self.monotonic()
-        if self.monotonic() - self._ranks_over_at <= LINGER_S:
-            return None
-        return Condition(
+    def _lingers(self, report: GangReport) -> EndProblem:
+        """Return that all ranks have ended and their place does not end the gang, where that is so;
+        closing the attempt ends it. A job of Slurm is so once what runs its script crashed."""
+        has_lingered = report.ranks and all(rank.has_ended for rank in report.ranks)
+        if report.phase is not GangPhase.ALIVE or not has_lingered:
+            return NO_PROBLEM
+        found = Condition(
             type=LINGERED,
             reason="RanksEnded",
             message=f"All ranks had ended for {LINGER_S:g} s, and their place had not ended the gang.",
             at=format_time(self.tracks.now()),
             source="supervisor",
         )
+        return EndProblem(conditions=(found,))
 
     def _has_moved(self, hang: Hang) -> bool:
         """Whether a rank has moved, or ended by itself, while the stacks were taken."""
@@ -114,7 +107,8 @@ class LeftGangs:
     """The gangs that Dagster runs left to `watch_attempts`, as one process has seen them so far.
 
     shown_seq: up to which record of its run each is shown in Dagster, by the attempt's key. ending:
-    with what each is to be closed whose end has begun and takes longer than a look.
+    with what each is to be closed whose end has begun and takes longer than a look; stored too, for the
+    next process.
     """
 
     monotonic: Callable[[], float] = time.monotonic
@@ -137,12 +131,23 @@ class LeftGangs:
         self.watches[found.key] = watch
         return watch.look(found.attempt, is_stopped=found.is_stopped)
 
-    def has_ended(self, gangs: GangLauncher, found: OpenAttempt, problem: EndProblem) -> bool:
+    def has_ended(self, world: World, found: OpenAttempt, problem: EndProblem) -> bool:
         """Take a step to the end of a gang where the launcher can; whether it can be closed now."""
-        if not isinstance(gangs, EndsInSteps) or gangs.end_in_steps(found.ref):
+        gangs = world.launcher_of(found.attempt.opened.compute.launcher)
+        if not isinstance(gangs, EndsInSteps):
             return True
-        self.ending[found.key] = problem
-        return False
+        if found.key not in self.ending:
+            self.ending[found.key] = begin_end(world.tracks, found.ref, problem)
+            if problem != NO_PROBLEM:
+                return False  # finding it took its time: the first step is one of the next tick
+        return gangs.end_in_steps(found.ref)
+
+    def forget_all_but(self, run_ids: Sequence[str]) -> None:
+        """Forget the attempts of other runs: somebody else closed them."""
+        known = frozenset(run_ids)
+        for key in [*self.watches, *self.ending]:
+            if key.partition("/")[0] not in known:
+                self.forget(key)
 
     def forget(self, key: str) -> None:
         """Forget an attempt that ended, or that somebody supervises again."""

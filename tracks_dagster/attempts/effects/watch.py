@@ -111,16 +111,18 @@ def close_lost(
             problem = _problem(world, found, left)
             if problem is None:
                 return Tick()
-            gangs = world.launcher_of(found.attempt.opened.compute.launcher)
-            if not left.has_ended(gangs, found, problem):
+            if not left.has_ended(world, found, problem):
                 return Tick()
+            gangs = world.launcher_of(found.attempt.opened.compute.launcher)
             ended = close_attempt(world, gangs, found.ref, by=names.WATCH_ATTEMPTS, problem=problem)
             left.forget(found.key)
             return Tick(done=((run_id, ended),))
         except TracksError as error:
             return Tick(problems=(f"{found.key}: {error}",))
 
-    return take_turns(runs_with_open_attempts(world.ledger), look, time_slice)
+    run_ids = runs_with_open_attempts(world.ledger)
+    left.forget_all_but(run_ids)
+    return take_turns(run_ids, look, time_slice)
 
 
 def _problem(world: World, found: OpenAttempt, left: LeftGangs) -> EndProblem | None:

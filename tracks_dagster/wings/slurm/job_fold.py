@@ -96,12 +96,18 @@ def fold(
     return _ended(best, preempted_at, ended_by_us=ended_by_us)
 
 
-def lost(job_id: str, at: datetime) -> JobSeen:
-    """Return a job that neither the controller nor accounting knows any more."""
+def lost(job_id: str, at: datetime, problem: str = "") -> JobSeen:
+    """Return a job that neither the controller nor accounting knows any more. problem: why accounting
+    could not be asked, for long enough."""
     message = (
         f"Slurm knows job {job_id} of this attempt no more, neither in its queue nor in its "
         "accounting: how it ended is not known from there."
     )
+    if problem:
+        message = (
+            f"Slurm's queue knows job {job_id} of this attempt no more, and its accounting could not "
+            f"be asked how it ended. {problem}"
+        )
     found = Condition(type=LOST, reason="", message=message, at=format_time(at), source="slurm")
     return JobSeen(phase=GangPhase.GONE, conditions=(found,))
 

@@ -20,6 +20,7 @@ KERNEL_LINES_MAX = 200  # of all nodes together
 OUTPUT_LINES_MAX = 50  # of what Slurm wrote into the job's output
 STOPPED = ("SUSPENDED", "STOPPED")  # states in which no process of a job runs: it does not hang
 _OF_SLURM = re.compile(r"^(slurm(step)?d\S*|srun|sbatch|tracks): ")
+_CANCELLED = re.compile(r"\*\*\* (STEP|JOB) \S+ ON \S+ CANCELLED AT \S+ \*\*\*")
 
 
 def report(
@@ -33,15 +34,18 @@ def report(
     silent: frozenset[str] = frozenset(),
     found: Sequence[Condition] = (),
     output: str = "",
+    ended_by_us: bool = False,
     where: str,
 ) -> GangReport:
     """Return the report of a gang that was submitted.
 
     beats, ends: by the node's uid; silent: those whose beats are old; found: more conditions; output:
-    the end of the job's own.
+    the end of the job's own; ended_by_us: whether a supervisor cancelled the job, of which Slurm says
+    the same as of a person.
     """
     by_index = sorted(ends.values(), key=lambda end: end.index)
-    ranks = _ranks(seen, by_index, nodes * ranks_per_node, output)
+    words = words_of_slurm(output, but=_CANCELLED if ended_by_us else None)
+    ranks = _ranks(seen, by_index, nodes * ranks_per_node, words)
     seen = before_the_limit(seen, ranks, asked)
     own = tuple(c for end in by_index for c in conditions_of(end, ranks_per_node))
     starts = [rank.started_at for rank in ranks if rank.started_at is not None]
@@ -68,7 +72,7 @@ def report(
     )
 
 
-def _ranks(seen: JobSeen, ends: Iterable[PodEnd], count: int, output: str) -> tuple[RankEnd, ...]:
+def _ranks(seen: JobSeen, ends: Iterable[PodEnd], count: int, words: str) -> tuple[RankEnd, ...]:
     """Return an end for each rank; one that left none has its job's times, once the job is gone."""
     written = {rank.rank: rank for end in ends for rank in end.ranks}
     started_at = None if seen.started_at is None else format_time(seen.started_at)
@@ -80,16 +84,20 @@ def _ranks(seen: JobSeen, ends: Iterable[PodEnd], count: int, output: str) -> tu
         if is_over and not rank.has_ended:
             rank = replace(rank, started_at=rank.started_at or started_at, ended_at=ended_at)
         found.append(rank)
-    if found and (words := words_of_slurm(output)):
+    if found and words:
         first = found[0]
         log = f"{first.log_tail.rstrip()}\n{words}" if first.log_tail else words
         found[0] = replace(first, log_tail=log)
     return tuple(found)
 
 
-def words_of_slurm(output: str) -> str:
-    """Return the lines of a job's output that Slurm wrote itself, each with its mark."""
-    lines = [line for line in output.splitlines() if _OF_SLURM.match(line)]
+def words_of_slurm(output: str, *, but: re.Pattern[str] | None = None) -> str:
+    """Return the lines of a job's output that Slurm wrote itself, each with its mark, but for some."""
+    lines = [
+        line
+        for line in output.splitlines()
+        if _OF_SLURM.match(line) and not (but and but.search(line))
+    ]
     return "\n".join(lines[-OUTPUT_LINES_MAX:])
 
 

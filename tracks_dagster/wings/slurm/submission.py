@@ -17,7 +17,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,6 +44,7 @@ from tracks_dagster.wings.slurm.settings import (
 
 MODULE = "tracks_dagster.training.pod"
 COMMENT = "tracks"  # how the comment of each job of ours begins
+_BEGIN = "# tracks: attempt "  # how our lines of a job's script begin
 NAME_PREFIX = "tracks-"
 STORE_DIGITS = 8  # of the store's hash: two homes of one account have runs of the same name
 _NAME = re.compile(rf"{NAME_PREFIX}(?P<run>.+)-a(?P<attempt>\d{{2,9}})-[0-9a-f]{{8}}")
@@ -78,18 +79,19 @@ class Submission:
 
     def excluding(self, known: Collection[str]) -> Submission:
         """Return it with those of its excluded nodes that are known; Slurm refuses a job for one that
-        its site has removed since."""
-        return replace(self, options=tuple(_excluding(self.options, known)))
-
-
-def _excluding(options: Iterable[str], known: Collection[str]) -> Iterator[str]:
-    for option in options:
-        name, _, nodes = option.partition("=")
-        left = [node for node in hosts(nodes) if node in known] if name == "--exclude" else []
-        if name != "--exclude":
-            yield option
-        elif left:
-            yield f"{name}={','.join(left)}"
+        its site has removed since. The job's output says which these are."""
+        options, gone = [], []
+        for option in self.options:
+            name, _, nodes = option.partition("=")
+            if name != "--exclude":
+                options.append(option)
+                continue
+            gone = [node for node in hosts(nodes) if node not in known]
+            if left := [node for node in hosts(nodes) if node in known]:
+                options.append(f"{name}={','.join(left)}")
+        words = f"tracks: not excluded, for Slurm does not know them: {' '.join(gone)}"
+        script = self.script.replace(_BEGIN, f"echo {shlex.quote(words)}\n{_BEGIN}", 1)
+        return replace(self, options=tuple(options), script=script if gone else self.script)
 
 
 def job_name(ref: AttemptRef, store_url: str) -> str:
@@ -139,6 +141,8 @@ def submission(spec: GangSpec, settings: SlurmSettings, *, token: str, output: s
     """
     problems: list[str] = []
     own = run_options(spec.compute.slurm, problems)
+    if own.container_mounts and software_of(settings, own).container_image is None:
+        problems.append("container_mounts of the run's jobs needs a container_image.")
     asked = _Asked.of(spec, settings, own, problems)
     settings = software_of(settings, own)
     nodes = spec.compute.ranks // spec.compute.ranks_per_node
@@ -158,7 +162,7 @@ def submission(spec: GangSpec, settings: SlurmSettings, *, token: str, output: s
         script=_script(spec, settings, asked, nodes, token),
         nodes=nodes,
         ranks_per_node=spec.compute.ranks_per_node,
-        # A later attempt does not end because a site has removed a node since.
+        # A later attempt does not end because a site has removed a node since: its output says so.
         left_out=(
             *settings.exclude,
             *([own.exclude] if own.exclude and spec.attempt_id == 1 else []),
@@ -282,7 +286,7 @@ def _script(spec: GangSpec, settings: SlurmSettings, asked: _Asked, nodes: int, 
 def _lines(
     spec: GangSpec, settings: SlurmSettings, asked: _Asked, nodes: int, token: str
 ) -> Iterator[str]:
-    yield f"# tracks: attempt {spec.ref.key}, submit {token}"
+    yield f"{_BEGIN}{spec.ref.key}, submit {token}"
     yield 'if [ "${SLURM_RESTART_COUNT:-0}" != 0 ]; then'
     yield "  echo 'tracks: Slurm has started this job again; its attempt has had its launch.'"
     yield f"  exit {names.EXIT_FENCED}"

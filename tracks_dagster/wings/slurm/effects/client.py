@@ -29,6 +29,7 @@ from tracks_dagster.wings.slurm.submission import Submission
 
 CALL_S_MAX = 30.0  # of a program that asks
 ASK_S_MAX = 10.0  # and where a person waits for a command's answer
+END_S_MAX = 15.0  # of one that ends a job, or looks whether it has ended: a tick has 60 s for all
 SUBMIT_S_MAX = 60.0  # of sbatch
 IDS_MAX = 1000  # of jobs in one question to accounting
 SSH_LOST = 255  # its exit code where it did not get through, or was cut off
@@ -152,16 +153,17 @@ class SlurmClient:
             raise SubmitUnknown(f"Cannot {doing} now: {words or 'sbatch named no job'}")
         raise GangError(f"Cannot {doing}: {words}")
 
-    def queue(self, *filters: str) -> str:
+    def queue(self, *filters: str, limit_s: float = CALL_S_MAX) -> str:
         """Return what squeue prints of this account's jobs, those that ended lately too."""
         words = ("squeue", "--me", "--states=all", "--noheader", f"--Format={QUEUE_FORMAT}")
-        return self._answer("read Slurm's queue", (*words, *filters))
+        return self._answer("read Slurm's queue", (*words, *filters), limit_s=limit_s)
 
-    def queue_of(self, name: str) -> list[JobRow]:
+    def queue_of(self, name: str, *, limit_s: float = CALL_S_MAX) -> list[JobRow]:
         """Return the jobs of one name, asked for now."""
-        return [row for row in read_queue(self.queue(f"--name={name}")) if row.name == name]
+        found = read_queue(self.queue(f"--name={name}", limit_s=limit_s))
+        return [row for row in found if row.name == name]
 
-    def job(self, id_: str) -> JobRow | None:
+    def job(self, id_: str, *, limit_s: float = CALL_S_MAX) -> JobRow | None:
         """Return the job of that number, asked for now; None where the queue has none."""
         words = (
             "squeue",
@@ -170,7 +172,7 @@ class SlurmClient:
             f"--Format={QUEUE_FORMAT}",
             f"--jobs={id_}",
         )
-        done = self._call("read Slurm's queue", words)
+        done = self._call("read Slurm's queue", words, limit_s=limit_s)
         if done.returncode != 0 and "Invalid job id" in self._words(done):
             return None
         rows = read_queue(self._checked("read Slurm's queue", done))
@@ -231,7 +233,7 @@ class SlurmClient:
 
     def _end(self, verb: str, id_: str, *options: str) -> None:
         doing = f"{verb} job {id_}"
-        done = self._call(doing, ("scancel", *options, id_))
+        done = self._call(doing, ("scancel", *options, id_), limit_s=END_S_MAX)
         words = self._words(done)
         if done.returncode != 0 and self._passes(done):
             raise GangUnreachable(f"Cannot {doing} now: {words}")
@@ -239,8 +241,8 @@ class SlurmClient:
         if done.returncode != 0 and not is_over:
             raise GangError(f"Cannot {doing}: {words}")
 
-    def _answer(self, doing: str, words: Sequence[str]) -> str:
-        return self._checked(doing, self._call(doing, words))
+    def _answer(self, doing: str, words: Sequence[str], *, limit_s: float = CALL_S_MAX) -> str:
+        return self._checked(doing, self._call(doing, words, limit_s=limit_s))
 
     def _checked(self, doing: str, done: subprocess.CompletedProcess[str]) -> str:
         if done.returncode == 0:

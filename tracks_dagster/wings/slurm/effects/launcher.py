@@ -41,6 +41,7 @@ from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.wings.slurm.effects.board import LOOK_S_MAX, POLL_S, Accounts, Board, Tables
 from tracks_dagster.wings.slurm.effects.client import (
     CALL_S_MAX,
+    END_S_MAX,
     SlurmClient,
     SubmitUnknown,
 )
@@ -69,6 +70,7 @@ DRAIN_AGAIN_S = 10.0  # a step that was just being started may have missed the s
 KILL_S_MAX = 120.0  # a site's KillWait, 30 s where it says nothing, and its epilog
 KILL_POLL_S = 1.0
 ACCOUNT_S_MAX = 2 * POLL_S + 5.0  # for accounting to have the end of a job that the queue has
+UNANSWERED_S_MAX = 900.0  # that an accounting which fails keeps an attempt open whose job is gone
 NAME_SINCE = "now-30days"  # for how long a job is looked for by its name
 
 
@@ -117,6 +119,7 @@ class SlurmLauncher:
         """Submit the job; False where the attempt has one."""
         gang = self._gang(spec.ref)
         with _Translated(f"start {spec.ref.key}"):
+            number = gang.marks.submits() + 1
             if self._find_job(gang) is not None:
                 return False
             self._wait_for_a_lost_one(gang, spec.ref)
@@ -128,7 +131,7 @@ class SlurmLauncher:
                 raise GangError(str(error)) from error
             if self._settings.host is None:
                 self._make_logs(spec.ref)
-            return self._submit(gang, job, token)
+            return self._submit(gang, job, token, number)
 
     def glance(self, ref: AttemptRef) -> GangReport:
         """Answer from the queue's last answer; of a job that has left it, from accounting's."""
@@ -153,7 +156,8 @@ class SlurmLauncher:
                 return self._never_started()
             seen = self._seen(gang, first_s=CALL_S_MAX)
             is_gone = seen.phase is GangPhase.GONE
-            living, ending = ((), job.uids) if is_gone else (job.uids, ())
+            # Of a node that runs the end is read as well where it may have ended: its job may not.
+            living, ending = ((), job.uids) if is_gone else (job.uids, gang.files.quiet)
             if not seen.waits:
                 gang.files.read(living, ending, at_once=is_gone)
             known = {(each.type, each.message) for each in gang.found}
@@ -173,6 +177,7 @@ class SlurmLauncher:
                 silent=gang.files.silent,
                 found=tuple(gang.found),
                 output=self._output(job) if is_gone else "",
+                ended_by_us=bool(gang.is_cancelled),
                 where=self._client.where,
             )
 
@@ -320,8 +325,8 @@ class SlurmLauncher:
                 f"{error.strerror}. `logs` in slurm.yaml names another one."
             ) from error
 
-    def _submit(self, gang: Gang, job: Submission, token: str) -> bool:
-        """Claim the submit and make it; True where the job is this one's."""
+    def _submit(self, gang: Gang, job: Submission, token: str, number: int) -> bool:
+        """Claim the submit of that number and make it; True where the job is this one's."""
         submit = Submit(
             token=token,
             at=format_time(self._now()),
@@ -329,8 +334,7 @@ class SlurmLauncher:
             nodes=job.nodes,
             ranks_per_node=job.ranks_per_node,
         )
-        number = gang.marks.begin_submit(submit)
-        if number is None:
+        if not gang.marks.begin_submit(number, submit):
             raise GangUnreachable(f"Another process submits {gang.ref.key}; it is asked again.")
         try:
             id_ = self._client.submit(job)
@@ -342,7 +346,10 @@ class SlurmLauncher:
             gang.marks.refuse_submit(number)
             raise
         self._note(gang, id_, submit)
-        return True
+        if gang.job is None or gang.job.id == id_:
+            return True
+        self._client.cancel(id_)  # another process found, or made, the gang's job meanwhile
+        return False
 
     def _gang(self, ref: AttemptRef) -> Gang:
         with self._lock:
@@ -410,7 +417,7 @@ class SlurmLauncher:
 
     def _note(self, gang: Gang, id_: str, submit: Submit) -> None:
         name = job_name(gang.ref, self._store.url)
-        gang.job = Job(
+        job = Job(
             id=id_,
             name=name,
             nodes=submit.nodes,
@@ -418,7 +425,7 @@ class SlurmLauncher:
             at=format_time(self._now()),
             output=str(self._logs / f"{name}-{id_}.out"),
         )
-        gang.marks.put_job(gang.job)
+        gang.job = job if gang.marks.put_job(job) else gang.marks.job() or job
 
     def _wait_for_a_lost_one(self, gang: Gang, ref: AttemptRef) -> None:
         """Raise GangUnreachable while a submit may still lead to a job."""
@@ -462,11 +469,14 @@ class SlurmLauncher:
         if row is None and not gang.accounts:
             if gang.last is not None and not gang.last.is_live:
                 return self._fold(gang, gang.last)
-            if not gang.asked and problem:
-                raise GangUnreachable(problem)
-            if not gang.asked:
+            if not gang.asked and not problem:
+                gang.unanswered_s = None
                 return JobSeen(phase=GangPhase.ALIVE)
-            return lost(job.id, self._now())
+            if not gang.asked:
+                gang.unanswered_s = gang.unanswered_s or self._seconds()
+                if self._seconds() - gang.unanswered_s < UNANSWERED_S_MAX:
+                    raise GangUnreachable(problem)
+            return lost(job.id, self._now(), "" if gang.asked else problem)
         seen = self._fold(gang, row)
         return replace(seen, waits=f"{seen.waits}{_age(tables)}") if seen.waits else seen
 
@@ -531,9 +541,9 @@ class SlurmLauncher:
 
     def _living_now(self, gang: Gang, job: Job) -> list[JobRow]:
         """Return what goes on under the job's name, and the job itself by its number, asked for now."""
-        rows = self._client.queue_of(job.name)
+        rows = self._client.queue_of(job.name, limit_s=END_S_MAX)
         if not any(row.id == job.id for row in rows):
-            own = self._client.job(job.id)
+            own = self._client.job(job.id, limit_s=END_S_MAX)
             rows += [own] if own is not None and self._is_of(gang, job, own) else []
         gang.last = next((row for row in rows if row.id == job.id), gang.last)
         return [row for row in rows if row.is_live]

@@ -65,13 +65,13 @@ class Marks:
         """Return the gang's job, None where nobody has noted one."""
         return self._read("job", Job)
 
-    def put_job(self, job: Job) -> None:
-        """Note the job; the first one stays."""
-        self._create("job", job)
+    def put_job(self, job: Job) -> bool:
+        """Note the job; False where another one was, which stays."""
+        return self._create("job", job)
 
     def last_submit(self) -> tuple[int, Submit] | None:
         """Return the newest submit that Slurm has not refused, and its number; None where none is."""
-        number = self._submits()
+        number = self.submits()
         found = self._read(f"submit-{number}", Submit)
         if found is None or self._has(f"refused-{number}"):
             return None
@@ -79,14 +79,16 @@ class Marks:
 
     def tokens(self) -> set[str]:
         """Return the token of each submit."""
-        found = (self._read(f"submit-{n}", Submit) for n in range(1, self._submits() + 1))
+        found = (self._read(f"submit-{n}", Submit) for n in range(1, self.submits() + 1))
         return {each.token for each in found if each is not None}
 
-    def begin_submit(self, submit: Submit) -> int | None:
-        """Return this submit's number; None where another one came first, or there were too many."""
-        number = self._submits() + 1
-        is_first = number <= SUBMITS_MAX and self._create(f"submit-{number}", submit)
-        return number if is_first else None
+    def begin_submit(self, number: int, submit: Submit) -> bool:
+        """Claim the submit of that number; False where another process has, or there were too many.
+
+        number: the one after those that there were before the gang's job was looked for: a submit that
+        came since may have led to one.
+        """
+        return number <= SUBMITS_MAX and self._create(f"submit-{number}", submit)
 
     def refuse_submit(self, number: int) -> None:
         """Note that Slurm took no job: the next submit need not wait."""
@@ -100,7 +102,8 @@ class Marks:
         """Whether a supervisor has ended the job."""
         return self._has("cancelled")
 
-    def _submits(self) -> int:
+    def submits(self) -> int:
+        """Return how many submits were begun."""
         while self._known < SUBMITS_MAX and self._has(f"submit-{self._known + 1}"):
             self._known += 1
         return self._known

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import NoReturn
 
 import pytest
 
@@ -13,8 +15,9 @@ from tests.deciders import ticked, world_of
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator, Fault
 from tests.histories import History
 from tracks_dagster.attempts.effects import watch
+from tracks_dagster.attempts.effects.closing import LINGER_S
 from tracks_dagster.attempts.effects.evidence import read_evidence
-from tracks_dagster.attempts.effects.gang_watch import DRAIN_KILL_S, LINGER_S, LINGERED, LeftGangs
+from tracks_dagster.attempts.effects.gang_watch import DRAIN_KILL_S, LINGERED, LeftGangs
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat, write_heartbeat
 from tracks_dagster.attempts.effects.watch import close_lost, leaving, survey
 from tracks_dagster.attempts.launch import plan_launches
@@ -35,6 +38,7 @@ from tracks_dagster.track import names
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import format_time
 from tracks_dagster.track.track import log_key
 
 
@@ -104,6 +108,15 @@ class GangsInSteps(FakeGangs):
         if self.steps == 2:  # gone now; how it ended is known later
             self.kill(ref)
         return self.steps > 3
+
+
+def raises(error: Exception) -> Callable[..., NoReturn]:
+    """Return what raises that error, whatever it is given."""
+
+    def called(*_: object) -> NoReturn:
+        raise error
+
+    return called
 
 
 class Ticks:
@@ -193,16 +206,37 @@ def test_a_place_that_does_not_end_a_gang_whose_ranks_are_over_is_asked_to(
     ticks: Ticks, gangs: FakeGangs, left_run: History
 ) -> None:
     """As a job of Slurm is RUNNING for ever once the process that runs its script has crashed."""
-    alive = training(BEAT)
-    gangs.reports["r-1", 1] = replace(alive, ranks=(RankEnd(rank=0, exit_code=0),))
     began = ticks.clock()
+    over = RankEnd(rank=0, exit_code=0, ended_at=format_time(began))
+    gangs.reports["r-1", 1] = replace(training(BEAT), ranks=(over,))
     assert ticks.ended(100) is not None
-    assert LINGER_S < (ticks.clock() - began).total_seconds() < LINGER_S + 10
+    assert LINGER_S <= (ticks.clock() - began).total_seconds() < LINGER_S + 10
     assert [call[0] for call in gangs.calls] == ["kill", "ship"]
     tracks = ticks.world.tracks
     evidence, _ = read_evidence(tracks.store, tracks.run(left_run.run_id).attempts[0])
     assert evidence is not None
     assert [each.type for each in evidence.conditions] == [LINGERED]
+
+
+@pytest.mark.parametrize("lost", ["the process", "the first step"])
+def test_why_a_gang_is_ended_is_known_to_the_process_that_closes_it(
+    ticks: Ticks, left_run: History, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    gangs = GangsInSteps()
+    ticks.world = replace(ticks.world, launcher_of=lambda _: gangs)
+    gangs.reports["r-1", 1] = training(BEAT)
+    assert ticks.ended(14) is None
+    assert [call[0] for call in gangs.calls] == ["dump_stacks", "drain"]
+    if lost == "the process":
+        ticks.left = LeftGangs(monotonic=ticks.left.monotonic, sleep=ticks.clock.advance)
+        gangs.end("r-1", 1, RankEnd(rank=0, exit_code=names.EXIT_DRAINED))
+    else:
+        with monkeypatch.context() as once:
+            once.setattr(gangs, "end_in_steps", raises(GangError("no answer")))
+            assert ticks.ended(1) is None
+        gangs.end("r-1", 1, RankEnd(rank=0, exit_code=names.EXIT_DRAINED))
+    assert ticks.ended(10) is not None
+    assert ticks.world.tracks.run(left_run.run_id).attempts[0].reason is TerminationReason.HANG
 
 
 @pytest.mark.usefixtures("left_run")

@@ -16,7 +16,7 @@ import pytest
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.wings.slurm.double import FakeJob, FakeSlurm
 from tests.wings.slurm.test_submission import SPEC
-from tracks_dagster.attempts.effects.gang_files import SILENT_S_MAX
+from tracks_dagster.attempts.effects.gang_files import FRESH_S, SILENT_S_MAX
 from tracks_dagster.attempts.effects.supervise import START_AGAIN_S, START_S_MAX
 from tracks_dagster.attempts.pod_files import (
     PodBeat,
@@ -31,11 +31,17 @@ from tracks_dagster.reasons.evidence import CANNOT_START, RankEnd
 from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import GangError, GangUnreachable
+from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.track.records import format_time
 from tracks_dagster.wings.slurm.effects import board
 from tracks_dagster.wings.slurm.effects.board import LOOK_S_MAX, POLL_S
 from tracks_dagster.wings.slurm.effects.client import SlurmClient
-from tracks_dagster.wings.slurm.effects.known_gang import ASKED_MAX
-from tracks_dagster.wings.slurm.effects.launcher import SETTLED_S, SlurmLauncher
+from tracks_dagster.wings.slurm.effects.known_gang import ASKED_MAX, Gang
+from tracks_dagster.wings.slurm.effects.launcher import (
+    SETTLED_S,
+    UNANSWERED_S_MAX,
+    SlurmLauncher,
+)
 from tracks_dagster.wings.slurm.settings import SlurmSettings
 from tracks_dagster.wings.slurm.submission import COMMENT, job_name
 
@@ -126,6 +132,50 @@ def test_its_ranks_ends_are_what_their_nodes_stored(world: World) -> None:
     assert [(rank.exit_code, rank.signal) for rank in report.ranks] == [(1, None), (None, 9)]
     assert (report.slurm_state, report.allocated) == ("FAILED", "gres/gpu=4")
     assert report.boot_ids == {"n0": "b", "n1": "b"}
+
+
+def test_the_ends_of_ranks_are_seen_though_their_job_goes_on(world: World) -> None:
+    """A job is RUNNING for ever once the process that runs its script has crashed."""
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.slurm.start(world.slurm.job())
+    at = format_time(world.later(60))
+    for index, phase in enumerate((Phase.COMPUTING, Phase.ENDING)):
+        beat = Beat(rank=index, phase=phase, step=7, count=9, step_s_p99=0.1)
+        node = {"pod": f"1-{index}", "node": f"n{index}", "boot_id": "b", "index": index}
+        ranks = (RankEnd(rank=index, exit_code=0, started_at=at, ended_at=at),)
+        uid = f"slurm-1-{index}"
+        world.store.put(beat_key(REF, uid), encode_beat(PodBeat(**node, at=at, ranks=(beat,))))
+        world.store.put(end_key(REF, uid), encode_end(PodEnd(**node, ranks=ranks)))
+    launcher.observe(REF)
+    world.later()
+    assert [each.has_ended for each in launcher.observe(REF).ranks] == [False, True]
+    world.later(FRESH_S)  # nothing comes from the other node any more
+    report = launcher.observe(REF)
+    assert [each.exit_code for each in report.ranks] == [0, 0]
+    assert report.phase is GangPhase.ALIVE
+
+
+@pytest.mark.parametrize("ends_it", ["a person", "a supervisor"])
+def test_slurm_s_line_that_a_step_was_cancelled_counts_where_we_did_not(
+    world: World, ends_it: str
+) -> None:
+    words = "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2030-01-01T00:00:00 ***"
+    launcher = world.launcher()
+    launcher.start(GANG)
+    job = world.slurm.job()
+    world.slurm.start(job)
+    world.later(60)
+    if ends_it == "a person":
+        world.slurm.end(job, "CANCELLED by 1000")
+    launcher.kill(REF)
+    output = Path(next(o for o in job.options if o.startswith("--output=")).partition("=")[2])
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.with_name(output.name.replace("%j", str(job.id))).write_text(f"{words}\nslurmd: bye\n")
+    world.later()
+    log = world.launcher().observe(REF).ranks[0].log_tail
+    assert "slurmd: bye" in log
+    assert (words in log) is (ends_it == "a person")
 
 
 def test_a_gang_that_was_killed_is_seen_gone_and_no_person_did_it(world: World) -> None:
@@ -299,6 +349,23 @@ def test_an_attempt_never_has_two_jobs_wherever_a_reply_is_lost(tmp_path: Path) 
                 world.clock.advance(rng.choice([1, 5, 30]))
         assert has_started, seed
         assert len(world.slurm.named(NAME)) == 1, seed
+
+
+def test_a_submit_that_began_while_another_was_looked_for_is_the_only_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = world.launcher(), world.launcher()
+    looked = second._wait_for_a_lost_one
+
+    def looks(gang: Gang, ref: AttemptRef) -> None:
+        looked(gang, ref)
+        assert first.start(GANG)
+
+    monkeypatch.setattr(second, "_wait_for_a_lost_one", looks)
+    with pytest.raises(GangUnreachable, match="Another process submits"):
+        second.start(GANG)
+    assert not second.start(GANG)
+    assert len(world.slurm.jobs) == 1
 
 
 def test_a_reply_that_stays_lost_is_waited_for_before_another_submit(world: World) -> None:
@@ -603,6 +670,28 @@ def test_an_accounting_that_is_away_is_named_and_asked_once_for_all(world: World
     world.later()
     assert {launcher.observe(REF).slurm_state for launcher in launchers} == {"TIMEOUT"}
     assert world.counted("sacct") == 2
+
+
+def test_an_accounting_that_stays_away_keeps_no_attempt_open_for_ever(world: World) -> None:
+    world.launcher().start(GANG)
+    job = world.slurm.job()
+    world.slurm.start(job)
+    world.slurm.end(job, "TIMEOUT")
+    world.slurm.forget(job)
+    launcher, began = world.launcher(), world.later(120)  # it did not see the end in the queue
+    while True:
+        world.slurm.fail("sacct", 1, Fault.FAILS)
+        try:
+            report = launcher.observe(REF)
+        except GangUnreachable:
+            assert (world.later() - began).total_seconds() < UNANSWERED_S_MAX + 2 * POLL_S
+            continue
+        break
+    assert report.phase is GangPhase.GONE
+    assert "could not be asked how it ended. Cannot read" in report.conditions[0].message
+    launcher.kill(REF)
+    world.later()
+    assert launcher.observe(REF).slurm_state == "TIMEOUT"  # it is there again
 
 
 def test_a_controller_that_is_away_is_asked_once_for_all_and_again_after_ten_seconds(

@@ -218,6 +218,18 @@ def test_a_place_that_does_not_end_a_gang_whose_ranks_are_over_is_asked_to(
     assert [each.type for each in evidence.conditions] == [LINGERED]
 
 
+def test_a_gang_that_was_placed_just_now_is_not_lost_by_an_answer_from_before(
+    ticks: Ticks, gangs: FakeGangs, left_run: History
+) -> None:
+    gangs.reports["r-1", 1] = GangReport(phase=GangPhase.NEVER_STARTED, sees_all_nodes=True)
+    placed_at = ticks.world.tracks.run(left_run.run_id).attempts[0].placed_at
+    assert placed_at is not None
+    ticks.clock.advance((placed_at - ticks.clock()).total_seconds() + 1.0)
+    assert ticks.ended(10) is None
+    assert gangs.calls == []
+    assert ticks.ended(10) is not None
+
+
 @pytest.mark.parametrize("lost", ["the process", "the first step"])
 def test_why_a_gang_is_ended_is_known_to_the_process_that_closes_it(
     ticks: Ticks, left_run: History, monkeypatch: pytest.MonkeyPatch, lost: str

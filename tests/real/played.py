@@ -19,6 +19,7 @@ from tracks_dagster.ledger.effects.deciding import WAITING, settle
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.settings import Settings
 from tracks_dagster.stores.journals import StepLine, read_steps
+from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import RunState
@@ -58,7 +59,7 @@ def play(app: App, run_id: str) -> RunState:
             tracks=app.tracks,
             gangs=app.launcher_of("local"),
             orchestrator=FakeOrchestrator(),
-            foresee=lambda trainer, python: app.foresee("local", trainer, python),
+            foresee=lambda trainer, python: app.foresee(ComputeRequest(), trainer, python),
             policy=DEFAULT_POLICY,
             dagster_run_id="mine",
             host="here",

@@ -24,6 +24,7 @@ from tracks_dagster.track.states.run_state import AttemptState
 FRUITLESS_RUNS_MAX = 20
 BACKOFF_S = 10.0  # after the first of them, twice as long after each further one
 BACKOFF_S_MAX = 300.0
+JUST_PLACED = timedelta(minutes=1)  # longer than launchers keep an answer about a gang
 ID_CHARACTERS = 8  # of a Dagster run's id, in words, as Dagster's UI shows it
 # Of one tick: Dagster registers a few hundred partitions at a time; the rest follow.
 REQUESTS_MAX = 200
@@ -264,16 +265,19 @@ def needs_supervisor(each: OpenAttempt) -> bool:
     return each.gang.phase is GangPhase.ALIVE or each.attempt.placed is None
 
 
-def is_lost(each: OpenAttempt) -> bool:
+def is_lost(each: OpenAttempt, now: datetime) -> bool:
     """Whether the watcher has to close the attempt, because nobody else will.
 
-    A gang that was placed on another node and never started here is not known to be gone.
+    A gang that was placed on another node and never started here is not known to be gone; nor is one
+    that was placed just now: that it never started may be an answer from before.
     """
     if is_supervised(each) or each.gang.phase is GangPhase.ALIVE:
         return False
     if each.gang.phase is GangPhase.GONE or stopped_before_start(each):
         return True
-    placed = each.attempt.placed
+    placed, placed_at = each.attempt.placed, each.attempt.placed_at
+    if placed_at is not None and now - placed_at < JUST_PLACED:
+        return False
     if placed is not None and each.gang.sees_all_nodes:
         return True
     return placed is not None and all(node == each.gang.where for node in nodes_of(placed))

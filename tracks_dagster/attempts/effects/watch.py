@@ -135,7 +135,7 @@ def _problem(world: World, found: OpenAttempt, left: LeftGangs) -> EndProblem | 
     if is_left_to_drain(found):
         name = found.attempt.opened.compute.launcher
         world.launcher_of(name).drain(found.ref, grace_s=world.drain_grace_s(name))
-    if not is_lost(found):
+    if not is_lost(found, world.tracks.now()):
         return None
     return STOPPED_BEFORE_START if stopped_before_start(found) else NO_PROBLEM
 

@@ -11,6 +11,7 @@ from tests.histories import History
 from tracks_dagster.attempts.launch import (
     BACKOFF_S_MAX,
     FRUITLESS_RUNS_MAX,
+    JUST_PLACED,
     OpenAttempt,
     PendingLaunch,
     is_lost,
@@ -83,7 +84,7 @@ DEAD, LIVING = run("claimed", is_finished=True), run("other", is_finished=False)
 def test_an_open_attempt_gets_a_supervisor_or_is_closed_but_never_both(
     attempt: OpenAttempt, wanted: bool, lost: bool
 ) -> None:
-    assert (needs_supervisor(attempt), is_lost(attempt)) == (wanted, lost)
+    assert (needs_supervisor(attempt), is_lost(attempt, NOW + JUST_PLACED)) == (wanted, lost)
 
 
 @pytest.mark.parametrize(

@@ -118,8 +118,8 @@ def close_attempt(
     """End the attempt and return it ended, by this call or by another before it.
 
     Its processes are killed and seen gone first, and what they left on the machine is stored.
-    problem: what the caller met or decided, kept as evidence; in its place what was found when its end
-    began, maybe by a process that is gone. Idempotent, safe from two processes.
+    problem: what the caller met or decided, kept as evidence; in its place a hang for which its end was
+    begun, maybe by a process that is gone. Idempotent, safe from two processes.
     Raises UnknownRun, and GangError when processes cannot be ended; the attempt then stays open.
     """
     tracks = closing.tracks

@@ -15,6 +15,7 @@ from itertools import islice
 from tracks_dagster.attempts.pod_files import POD_BYTES_MAX, decode_end, end_key, gang_prefix
 from tracks_dagster.attempts.ports import GangPhase, GangReport, OrchestratorRun
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.reasons import hangs
 from tracks_dagster.reasons.evidence import Condition, Evidence, LastWord, RankEnd
 from tracks_dagster.stores.bounded import read_bounded
 from tracks_dagster.stores.journals import (
@@ -90,7 +91,8 @@ STOPPED_BEFORE_START = EndProblem(message="It was stopped before its gang was st
 
 
 def begin_end(tracks: Tracks, ref: AttemptRef, problem: EndProblem) -> EndProblem:
-    """Return with what an attempt is closed whose gang is about to be ended: what was found first.
+    """Return with what an attempt is closed whose gang is about to be ended: the hang, where one was
+    found, whoever found it.
 
     It is stored before the gang is ended: who ends it may be gone before the attempt is closed, and
     nothing of the gang says why.
@@ -100,13 +102,15 @@ def begin_end(tracks: Tracks, ref: AttemptRef, problem: EndProblem) -> EndProble
         message=tracks.clean(problem.message),
         conditions=tuple(_clean_condition(each, tracks.clean) for each in problem.conditions),
     )
-    if problem != NO_PROBLEM and tracks.store.create(key, canonical_json(to_json(cleaned))):
+    is_hang = any(each.type == hangs.CONDITION for each in problem.conditions)
+    if is_hang and tracks.store.create(key, canonical_json(to_json(cleaned))):
         return cleaned
     data = tracks.store.get(key, EVIDENCE_BYTES_MAX)
     try:
-        return problem if data is None else from_json(EndProblem, parse_json(data))
+        first = NO_PROBLEM if data is None else from_json(EndProblem, parse_json(data))
     except (ValueError, TrackBroken):
-        return problem
+        first = NO_PROBLEM
+    return first if first.conditions else cleaned
 
 
 def gather(

@@ -107,8 +107,8 @@ class LeftGangs:
     """The gangs that Dagster runs left to `watch_attempts`, as one process has seen them so far.
 
     shown_seq: up to which record of its run each is shown in Dagster, by the attempt's key. ending:
-    with what each is to be closed whose end has begun and takes longer than a look; stored too, for the
-    next process.
+    with what each is to be closed whose end has begun and takes longer than a look; a hang is stored
+    too, for the next process.
     """
 
     monotonic: Callable[[], float] = time.monotonic

@@ -91,8 +91,8 @@ STOPPED_BEFORE_START = EndProblem(message="It was stopped before its gang was st
 
 
 def begin_end(tracks: Tracks, ref: AttemptRef, problem: EndProblem) -> EndProblem:
-    """Return with what an attempt is closed whose gang is about to be ended: the hang, where one was
-    found, whoever found it.
+    """Return with what an attempt is closed whose gang is about to be ended: the hang where one was
+    found, by this process or one before it.
 
     It is stored before the gang is ended: who ends it may be gone before the attempt is closed, and
     nothing of the gang says why.

@@ -150,13 +150,16 @@ def test_an_export_that_is_cut_short_goes_on_where_it_was(
 
 
 def log_things(
-    tracks: Tracks, items: Sequence[tuple[int, str, bytes]], attempt_id: int = 1
+    tracks: Tracks,
+    items: Sequence[tuple[int, str, bytes] | tuple[int, str, bytes, str]],
+    attempt_id: int = 1,
 ) -> None:
-    """Store what an attempt logged, as its rank 0 does: (step, name, bytes), the kind by the name."""
+    """Store what an attempt logged, as its rank 0 does: (step, name, bytes), and the kind where the
+    name does not end with it."""
     types = {"text": "text/plain", "image": "image/png", "audio": "audio/wav"}
     stored = []
-    for step, name, data in items:
-        kind, sha256 = name.rpartition("/")[2], sha256_hex(data)
+    for step, name, data, *given in items:
+        (kind,), sha256 = given or [name.rpartition("/")[2]], sha256_hex(data)
         tracks.store.put(part_key(RUN_ID, sha256), data)
         stored.append(
             Logged(
@@ -312,7 +315,10 @@ def event_file(folder: Path) -> Path:
 def tensorboard_logged(folder: Path) -> Shown:
     found = events(event_file(folder))
     return sorted(
-        (each.step, value.tag) for each in found for value in each.summary.value if "/" in value.tag
+        (each.step, value.tag.removeprefix("media/"))
+        for each in found
+        for value in each.summary.value
+        if value.tag.startswith("media/")
     )
 
 
@@ -457,14 +463,25 @@ def test_what_was_logged_reaches_tensorboard_once_with_its_step(
         (event.step, value.tag, value)
         for event in events(event_file(tmp_path / RUN_ID))
         for value in event.summary.value
-        if value.tag.startswith("x/")
+        if "/" in value.tag
     ]
     assert sorted((step, tag) for step, tag, _ in found) == [
-        (step, f"x/{kind}") for step in (0, 10) for kind in sorted(data)
+        (step, f"media/x/{kind}") for step in (0, 10) for kind in sorted(data)
     ]
     by_tag = {tag: value.SerializeToString() for _, tag, value in found}
-    assert b"hello" in by_tag["x/text"]
-    assert data["image"] in by_tag["x/image"]
+    assert b"hello" in by_tag["media/x/text"]
+    assert data["image"] in by_tag["media/x/image"]
+
+
+def test_what_has_a_metrics_name_takes_nothing_from_that_metrics_chart(
+    target: Target, story: Story, tracks: Tracks
+) -> None:
+    """TensorBoard shows a tag as the kind that it had first, and nothing of it as another."""
+    story.whole()
+    log_things(tracks, [(0, "loss", b'{"counts":[1,3],"edges":[0,1,2]}', "histogram")])
+    assert export(tracks, target).left_out == ()
+    assert target.logged() == [(0, "loss")]
+    assert target.read("loss") == losses(range(1, 41))
 
 
 @pytest.mark.filterwarnings("ignore:html5lib")
@@ -479,18 +496,18 @@ def test_tensorboards_own_reader_and_its_text_page_show_what_was_logged(
 
     story.whole()
     data = log_one_of_each(tracks)
-    log_things(tracks, [(12, "loss", b"of the name of a metric")], attempt_id=2)
+    log_things(tracks, [(0, "loss", data["histogram"], "histogram")], attempt_id=2)
     export_run(tracks, RUN_ID, TensorBoard(tmp_path), cache=None)
     reader = accumulator.EventAccumulator(str(tmp_path / RUN_ID))
     reader.Reload()
-    (image, _), (sound, _) = reader.Images("x/image"), reader.Audio("x/audio")
+    (image, _), (sound, _) = reader.Images("media/x/image"), reader.Audio("media/x/audio")
     assert (image.encoded_image_string, image.width) == (data["image"], 3)
     assert sound.encoded_audio_string == data["audio"]
-    assert reader.Histograms("x/histogram")[0].histogram_value.num == 4
+    assert reader.Histograms("media/x/histogram")[0].histogram_value.num == 4
     assert len(reader.Scalars("loss")) == 40
 
     def page(name: str) -> str:
-        found = reader.Tensors(f"x/{name}")[0].tensor_proto.string_val[0]
+        found = reader.Tensors(f"media/x/{name}")[0].tensor_proto.string_val[0]
         return str(plugin_util.markdown_to_safe_html(found))
 
     table = page("table")

@@ -126,7 +126,10 @@ class _EventFile:
                 self._commit(file, block, self._events(logged, news), sent)
 
     def _events(self, logged: Iterable[tuple[Logged, bytes]], news: News) -> Iterator[bytes]:
-        """Yield an event for each thing that TensorBoard can show; the others are named."""
+        """Yield an event for each thing that TensorBoard can show; the others are named.
+
+        Its tag is `media/NAME`: a tag has one kind, so that of a metric would take the metric's chart.
+        """
         for item, data in logged:
             try:
                 value = _shown(item, data)
@@ -140,7 +143,7 @@ class _EventFile:
                     f"{LOGGED_BYTES_MAX} are sent",
                 )
                 continue
-            summary = _bytes(1, _bytes(1, item.name.encode()) + value)
+            summary = _bytes(1, _bytes(1, f"media/{item.name}".encode()) + value)
             yield _double(1, self._run.began_at) + _integer(2, item.step) + _bytes(5, summary)
 
     def _commit(

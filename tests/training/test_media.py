@@ -170,6 +170,21 @@ def test_what_cannot_be_logged_says_why_and_ends_nothing(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("step", [-1, 10**12 + 1, 10**5000, float("nan"), "one"], ids=range(5))
+def test_a_step_that_no_run_has_is_refused_in_words_and_costs_itself_alone(
+    step: Any, store: FakeObjectStore
+) -> None:
+    log = log_of(store)
+    assert not log.take(step, "x", Text("a"))
+    assert log.take(0, "x", Text("b"))
+    log.close()
+    items, (words,) = stored(store)
+    assert [item.step for item in items] == [0]
+    assert words.startswith("x of step ")
+    assert "It was not logged: a step is a whole number from 0 to 1000000000000." in words
+    assert len(words) < 200
+
+
 def test_a_cap_of_the_policy_ends_logging_and_is_named_once(store: FakeObjectStore) -> None:
     assert logged(store, *map(Text, "abcd"), items=2) == [b"a", b"b"]
     assert stored(store)[1] == (
@@ -263,6 +278,7 @@ def test_a_damaged_list_is_read_as_far_as_it_can_be() -> None:
         {**rows["items"][0], "sha256": "../../x"},
         {**rows["items"][0], "kind": []},
         {**rows["items"][0], "name": 5},
+        {**rows["items"][0], "name": "\ud800"},
         {**rows["items"][0], "size_bytes": "x"},
         {**rows["items"][0], "size_bytes": -1},
         {**rows["items"][0], "step": True},

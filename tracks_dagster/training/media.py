@@ -44,13 +44,14 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.track.text.safe_text import valid_json, valid_text
-from tracks_dagster.track.text.units import counted
+from tracks_dagster.track.text.units import STEPS_MAX, counted
 from tracks_dagster.training.journal import complain
 
 ROWS_MAX, COLUMNS_MAX = 1000, 50  # of a table
 CLASSES_MAX = 200  # of a confusion matrix
 BINS = 64
 CHANNELS_MAX = 8  # of a sound
+STEP_CHARACTERS_MAX = 40  # of one that is none, in words
 SIDE_MAX = 8192  # pixels of an array's picture
 WAITING_BYTES_MAX = 64 * 1024 * 1024  # that the store has not taken yet
 WAITING_MAX = 100
@@ -370,7 +371,7 @@ class MediaLog:
         """Take one thing to be stored; return whether. Raises nothing."""
         name = valid_text(self._clean(str(name)))[:NAME_CHARACTERS_MAX]
         try:
-            self._take(int(step), name, media)
+            self._take(_step(step), name, media)
         except _CapReached as error:
             if error.cap not in self._reached:
                 self._reached.add(error.cap)
@@ -489,13 +490,30 @@ class MediaLog:
             self._is_new = True
             complain(f"a.log: the list of what was logged is not stored: {error}")
 
-    def _say(self, step: int, name: str, error: Exception) -> None:
+    def _say(self, step: object, name: str, error: Exception) -> None:
         """Complain of what is not stored, and let the page say it, a few times."""
         with self._changed:
             if len(self._words) >= WORDS_MAX:
                 return
-            words = self._clean(f"{name} of step {step}: {error}")
+            words = self._clean(f"{name} of step {_shown(step)}: {error}")
             self._words.append(words)
             self._is_new = True
             self._wake()
         complain(f"a.log: {words}")
+
+
+def _step(given: Any) -> int:
+    try:
+        step = int(given)
+    except (ValueError, TypeError, OverflowError):
+        step = -1
+    if not 0 <= step <= STEPS_MAX:
+        raise InvalidInput(f"It was not logged: a step is a whole number from 0 to {STEPS_MAX}.")
+    return step
+
+
+def _shown(step: object) -> str:
+    try:
+        return str(step)[:STEP_CHARACTERS_MAX]
+    except ValueError:
+        return "…"  # Python writes no number of more than 4300 digits

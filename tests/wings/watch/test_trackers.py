@@ -206,6 +206,22 @@ def test_what_is_gone_or_not_what_it_says_is_named_and_costs_itself_alone(
     assert target.read("loss") == losses(range(1, 41))
 
 
+def test_a_step_below_0_that_a_list_has_costs_that_thing_at_most(
+    target: Target, story: Story, tracks: Tracks
+) -> None:
+    """It is refused now; a run of before may have one."""
+    story.whole()
+    log_things(tracks, [(-1, "before/text", b"hello"), (3, "x/text", b"good")])
+    exported = export(tracks, target)
+    found = target.logged()
+    assert exported.logged == len(found)
+    assert (3, "x/text") in found
+    assert exported.left_out in ((), ("before/text of step -1: a step below 0 cannot be shown",))
+    assert len(exported.left_out) + len(found) == 2
+    assert target.read("loss") == losses(range(1, 41))
+    assert not export(tracks, target).is_news
+
+
 def test_what_is_stored_after_its_step_was_sent_is_sent_next_time_and_once(
     target: Target, story: Story, tracks: Tracks
 ) -> None:
@@ -526,6 +542,11 @@ def test_tensorboards_own_reader_and_its_text_page_show_what_was_logged(
         ("table", b"[", "its bytes are not those of a table"),
         ("confusion_matrix", b'{"labels":["a"],"counts":7}', "its bytes are not those of a table"),
         ("histogram", b'{"counts":[],"edges":[]}', "no number of it is finite"),
+        (
+            "histogram",
+            b'{"counts":[1],"edges":[0,1%s]}' % (b"0" * 400),  # no float is so large
+            "its bytes are not those of a histogram",
+        ),
         ("histogram", b"7", "its bytes are not those of a histogram"),
         ("text", b"a" * (5 << 20), "at most 4194304 are sent"),
     ],

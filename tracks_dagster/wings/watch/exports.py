@@ -24,6 +24,7 @@ KEY_DIGITS = 8
 KEY_CHARACTERS_MAX = 250  # of a metric, by MLflow's REST API
 _NOT_IN_A_KEY = re.compile(r"[^\w./: -]", re.ASCII)
 _UNSAFE = re.compile(r"^[./]|\.\.|//|[/.]$")  # what a tracker would take for a path
+BELOW_0 = "a step below 0 cannot be shown"
 ROLLBACKS_MAX = 20  # that a tracker lists, the newest; the run's record has all
 
 T = TypeVar("T")
@@ -175,7 +176,7 @@ def as_histogram(data: bytes) -> tuple[list[float], list[float]]:
     try:
         found = parse_json(data)
         counts, edges = [float(n) for n in found["counts"]], [float(x) for x in found["edges"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise ValueError("its bytes are not those of a histogram") from error
     if not counts or len(edges) != len(counts) + 1:
         raise ValueError("no number of it is finite")

@@ -24,6 +24,7 @@ from tracks_dagster.track.text.safe_text import one_line
 from tracks_dagster.track.text.units import STEPS_MAX
 from tracks_dagster.wings.watch.effects.trackers.exporting import News, check_key, progressed
 from tracks_dagster.wings.watch.exports import (
+    BELOW_0,
     NOTHING_SENT,
     ExportedRun,
     Sent,
@@ -136,6 +137,9 @@ def _add_thing(run: wandb.Run, scratch: Path, news: News, item: Logged, data: by
     """Log a thing as `media/NAME`, beside the numbers; one that W&B cannot take costs itself alone."""
     import wandb
 
+    if item.step < 0:  # which its client drops with a warning
+        news.leave_out(item, BELOW_0)
+        return
     key = f"media/{safe_key(item.name, NAME_CHARACTERS_MAX)}"
     path = scratch / f"thing.{file_ending(item.media_type)}"
     path.write_bytes(data)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import html
 import importlib.util
+import itertools
 import json
 import math
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -147,6 +149,41 @@ def test_an_export_that_is_cut_short_goes_on_where_it_was(
     assert 0 < cut.steps < 40
     assert export(tracks, target).is_whole
     assert target.read("loss") == losses(range(1, 41))
+
+
+def test_what_was_logged_is_cut_by_the_time_too_and_each_is_sent_once(
+    target: Target, story: Story, tracks: Tracks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40 rows and some things fit into the first export, three things into each other one."""
+    monkeypatch.setattr(tensorboard, "BLOCK_BYTES", 4000)
+    story.whole()
+    things = [(step, f"{n}/text", b"hello" * 300) for step in (0, 3, 10) for n in range(6)]
+    log_things(tracks, things)
+    exports = list[Exported]()
+    while not exports or not exports[-1].is_whole:
+        seconds, seconds_max = itertools.count(), 3.0 if exports else 45.0
+        exports.append(
+            export_run(
+                tracks,
+                RUN_ID,
+                target.tracker,
+                cache=None,
+                seconds_max=seconds_max,
+                seconds=lambda seconds=seconds: float(next(seconds)),
+            )
+        )
+        if len(exports) == 2:  # two more come, one of a step that was sent
+            things += [(3, "late/text", b"late"), (1, "late/text", b"late")]
+            log_things(tracks, things)
+    exports.append(export(tracks, target))
+    assert target.logged() == sorted((step, name) for step, name, _ in things)
+    assert target.read("loss") == losses(range(1, 41))
+    assert [each.steps for each in exports] == [40] + [0] * (len(exports) - 1)
+    assert sum(each.logged for each in exports) == len(things)
+    if not isinstance(target.tracker, WandbFolder):  # which writes everything again
+        assert len(exports) > 5
+        assert max(each.logged for each in exports) <= 6
+        assert [each.is_whole for each in exports] == [False] * (len(exports) - 2) + [True] * 2
 
 
 def log_things(
@@ -398,6 +435,34 @@ def test_an_export_killed_between_any_two_writes_leaves_the_file_of_one_that_was
             calls = 1000
             export_run(tracks, RUN_ID, TensorBoard(folder), cache=None)
         assert event_file(folder / RUN_ID).read_bytes() == expected
+    assert killed > 5
+
+
+def test_what_was_logged_is_in_tensorboards_file_once_wherever_an_export_was_killed(
+    story: Story, tracks: Tracks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story.whole()
+    things = [(step, f"{n}/text", b"hello" * 50) for step in (0, 3, 10) for n in range(3)]
+    log_things(tracks, things)
+    monkeypatch.setattr(tensorboard, "BLOCK_BYTES", 400)
+    fsync, left = tensorboard.os.fsync, itertools.count()
+
+    def dies(descriptor: int) -> None:
+        if not next(left):
+            raise KeyboardInterrupt
+        fsync(descriptor)
+
+    monkeypatch.setattr(tensorboard.os, "fsync", dies)
+    killed = 0
+    for dies_at in range(1, 30, 2):
+        left, folder = itertools.count(-dies_at), tmp_path / f"{dies_at}"
+        with suppress(KeyboardInterrupt):
+            export_run(tracks, RUN_ID, TensorBoard(folder), cache=None)
+        killed += next(left) == 1
+        export_run(tracks, RUN_ID, TensorBoard(folder), cache=None)
+        found = tensorboard_logged(folder / RUN_ID)
+        assert found == sorted((step, name) for step, name, _ in things)
+        assert scalars(folder / RUN_ID, "loss") == losses(range(1, 41))
     assert killed > 5
 
 
@@ -721,6 +786,31 @@ def test_a_file_that_mlflow_refuses_as_too_large_is_named_and_one_that_it_cannot
     exported = export_run(tracks, RUN_ID, Mlflow(uri), cache=None)
     assert exported.left_out == ("large/text of step 3: MLflow refuses its 5 bytes as too large",)
     assert [name for _, name, _ in mlflow_logged(uri)] == ["x/text"]
+    assert mlflow_points(uri, "loss") == losses(range(1, 41))
+
+
+def test_a_server_that_goes_away_after_some_files_gets_those_behind_its_tag(
+    uri: str, story: Story, tracks: Tracks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import requests
+    from mlflow import MlflowClient
+
+    story.whole()
+    things = [(step, f"{step}/text", b"hello") for step in range(18)]
+    log_things(tracks, things)  # attempt 1 has those up to step 20
+    log_artifact, calls = MlflowClient.log_artifact, itertools.count(1)
+
+    def fails(*given: Any) -> None:
+        if next(calls) == 15:
+            raise requests.ConnectionError
+        log_artifact(*given)
+
+    monkeypatch.setattr(MlflowClient, "log_artifact", fails)
+    with pytest.raises(TrackerError, match="The next export goes on"):
+        export_run(tracks, RUN_ID, Mlflow(uri), cache=None)
+    exported = export_run(tracks, RUN_ID, Mlflow(uri), cache=None)
+    assert (exported.logged, next(calls)) == (8, 15 + 8 + 1)
+    assert sorted(step for step, *_ in mlflow_logged(uri)) == list(range(18))
     assert mlflow_points(uri, "loss") == losses(range(1, 41))
 
 

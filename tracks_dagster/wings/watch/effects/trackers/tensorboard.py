@@ -107,7 +107,7 @@ class _EventFile:
 
     def write(self, news: News) -> None:
         """Implements `Target`."""
-        sent = before = news.sent
+        sent = news.sent
         self._path.touch()
         with self._path.open("r+b") as file:  # "wb" would take from a reader what counts
             file.truncate(self._bytes)
@@ -119,12 +119,21 @@ class _EventFile:
                 block += _record(_scalars(row))
                 sent = progressed(sent, row)
                 if len(block) >= BLOCK_BYTES:
-                    logged, sent = news.logged(before, sent)
-                    self._commit(file, block, self._events(logged, news), sent)
-                    block, before = bytearray(), sent
-            logged, sent = news.logged(before, sent)
-            if block or sent != before:
-                self._commit(file, block, self._events(logged, news), sent)
+                    sent = self._add(file, block, news, sent)
+                    block.clear()
+            self._add(file, block, news, sent)
+
+    def _add(self, file: BinaryIO, block: bytearray, news: News, sent: Sent) -> Sent:
+        """Add a block, and what was logged up to there; return how far it has come."""
+        things = news.logged(sent)
+        for event in self._events(things, news):
+            block += _record(event)
+            if len(block) >= BLOCK_BYTES:
+                self._commit(file, block, things.sent)
+                block.clear()
+        if block or things.sent != self.sent:
+            self._commit(file, block, things.sent)
+        return things.sent
 
     def _events(self, logged: Iterable[tuple[Logged, bytes]], news: News) -> Iterator[bytes]:
         """Yield an event for each thing that TensorBoard can show; the others are named."""
@@ -136,15 +145,9 @@ class _EventFile:
                 continue
             yield event
 
-    def _commit(
-        self, file: BinaryIO, block: bytearray, events: Iterable[bytes], sent: Sent
-    ) -> None:
-        """Add a block, and events one by one; they count once the file beside says so."""
+    def _commit(self, file: BinaryIO, block: bytearray, sent: Sent) -> None:
+        """Add a block, which counts once the file beside says so."""
         file.write(block)
-        for event in events:
-            record = _record(event)
-            file.write(record)
-            self._bytes += len(record)
         file.flush()
         os.fsync(file.fileno())
         self._bytes += len(block)

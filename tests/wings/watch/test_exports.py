@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from tracks_dagster.wings.watch.exports import (
     Rollback,
     Sent,
     after_rollback,
+    as_table,
     describe_run,
     find_logged,
     find_rollback,
@@ -178,3 +180,10 @@ def test_a_run_is_described_by_its_attempts_and_what_each_changed() -> None:
     assert (done.status, done.is_open) == ("succeeded", False)
     assert done.ended_at == grown.state.finished_at.timestamp()  # type: ignore[union-attr]
     assert describe_run(History("r-2").declare().state).tags["tracks.attempts"] == "0"
+
+
+def test_a_table_of_more_than_a_mib_is_read_as_it_was_logged() -> None:
+    rows = [["a" * 2000] for _ in range(1000)]
+    data = json.dumps({"columns": ["a"], "rows": rows}).encode()
+    table = replace(item(1), kind="table", media_type="application/json", size_bytes=len(data))
+    assert as_table(table, data) == (["a"], rows)

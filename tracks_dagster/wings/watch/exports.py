@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from tracks_dagster.track.json_text import parse_json
-from tracks_dagster.track.media import TABLE, Logged
+from tracks_dagster.track.media import ITEM_BYTES_MAX, TABLE, Logged
 from tracks_dagster.track.records import Json, format_time, sha256_hex
 from tracks_dagster.track.states.accounting import kept_and_lost
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
@@ -192,7 +192,7 @@ def as_table(item: Logged, data: bytes) -> tuple[list[str], list[list[Json]]]:
     Raises ValueError where the bytes are neither.
     """
     try:
-        found = parse_json(data)
+        found = parse_json(data, bytes_max=ITEM_BYTES_MAX)
         if item.kind == TABLE:
             columns, rows = found["columns"], [list(row) for row in found["rows"]]
         else:

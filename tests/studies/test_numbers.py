@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
@@ -371,6 +372,37 @@ def test_the_best_three_are_trained_again_with_two_other_seeds_and_the_best_mean
     assert played.most_open <= 4
     part = fold(played.records[:20])  # of records at once, as of one after another
     assert fold(played.records[20:], part) == fold(played.records) == state
+
+
+@dataclass
+class EndsInWords:
+    """A search that finds no further config after so many, as one of a library under constraints."""
+
+    inner: Search
+    count: int
+
+    def propose(self, study: StudyState, number: int) -> Config | Waits | None:
+        if number >= self.count:
+            raise InvalidInput("No further config meets the constraints.")
+        return self.inner.propose(study, number)
+
+
+def test_repeats_fill_the_slots_also_where_the_search_ended_early_in_words() -> None:
+    study = make_study(trials=9, slots=4, repeat={"best": 2, "seeds": 2})
+    search = EndsInWords(own_search(study), 3)
+    played = Played(study, lambda config, steps: float(config["lr"]), search)
+    most_repeats = 0
+    while played.decide() or played.state.open_rungs:
+        while played.decide():
+            pass
+        open_rungs = played.state.open_rungs
+        most_repeats = max(most_repeats, sum(r.proposed.repeat is not None for r in open_rungs))
+        for rung in open_rungs[:1]:
+            played.judge(rung)
+    assert most_repeats == 4
+    assert sum(len(trial.repeats) for trial in played.state.trials) == 4
+    why = played.state.finished.why
+    assert why.endswith("none of the other 6: No further config meets the constraints.")
 
 
 def test_a_repeat_that_is_not_a_number_makes_its_trial_the_worst() -> None:

@@ -18,6 +18,7 @@ from tracks_dagster.track.bodies import LOGGED_BYTES_MAX, LOGGED_MAX
 from tracks_dagster.track.errors import StoreUnavailable
 from tracks_dagster.track.media import (
     ITEM_BYTES_MAX,
+    WORDS_MAX,
     Logged,
     index_bytes,
     index_of,
@@ -170,11 +171,27 @@ def test_what_cannot_be_logged_says_why_and_ends_nothing(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("step", [-1, 10**12 + 1, 10**5000, float("nan"), "one"], ids=range(5))
+def test_a_step_that_no_run_has_is_refused_in_words_and_costs_itself_alone(
+    step: Any, store: FakeObjectStore
+) -> None:
+    log = log_of(store)
+    assert not log.take(step, "x", Text("a"))
+    assert log.take(0, "x", Text("b"))
+    log.close()
+    items, (words,) = stored(store)
+    assert [item.step for item in items] == [0]
+    assert words.startswith("x of step ")
+    assert "It was not logged: a step is a whole number from 0 to 1000000000000." in words
+    assert len(words) < 200
+
+
 def test_a_cap_of_the_policy_ends_logging_and_is_named_once(store: FakeObjectStore) -> None:
     assert logged(store, *map(Text, "abcd"), items=2) == [b"a", b"b"]
     assert stored(store)[1] == (
-        "x of step 3: Nothing more of this launch is stored: the policy allows 2 things "
-        "(tracking.media_items, docs/policy.md). Numbers and checkpoints go on.",
+        "x of step 3: It was not stored: the policy allows this launch 2 things "
+        "(tracking.media_items, docs/policy.md). More are left out without a further word; numbers and "
+        "checkpoints go on.",
     )
 
 
@@ -195,6 +212,82 @@ def test_what_fits_into_the_bytes_of_the_policy_is_stored_after_what_does_not(
         "not fit are left out without a further word."
     )
     assert other.startswith("x of step 33: It was not logged: the bytes of the image")
+
+
+def until_stored(log: MediaLog) -> None:
+    """Wait until nothing of a log waits for the store."""
+    until = time.monotonic() + 10.0
+    while log._waiting and time.monotonic() < until:
+        time.sleep(0.005)
+    assert not log._waiting
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [Image(np.zeros((400, 400, 3), np.uint8)), Audio(np.zeros(60_000), rate=8000)],
+    ids=["image", "audio"],
+)
+def test_the_bytes_of_the_policy_are_those_that_are_stored(
+    thing: Media, store: FakeObjectStore
+) -> None:
+    """Each is 480 000 bytes in memory; as a picture 600, as a sound 120 044."""
+    log = log_of(store, bytes_max=900_000)
+    for step in range(4):
+        assert log.take(step, "x", thing)
+        until_stored(log)
+    log.close()
+    items, words = stored(store)
+    assert (len(items), words) == (4, ())
+    assert log._bytes_left == 900_000 - sum(item.size_bytes for item in items)
+
+
+def test_what_becomes_larger_than_it_was_in_memory_passes_no_cap(store: FakeObjectStore) -> None:
+    noise = np.random.default_rng(1).integers(0, 256, (50, 50, 3), np.uint8)  # 7500 bytes
+    assert len(media.png(noise)) > 7550
+    log = log_of(store, bytes_max=7550)
+    log.take(1, "x", Image(noise))
+    until_stored(log)
+    assert log.take(2, "x", Text("a" * 7550))
+    log.close()
+    (item,), (words,) = stored(store)
+    assert item.step == 2
+    assert words.startswith("x of step 1: ")
+    assert "(tracking.media_size, docs/policy.md)" in words
+
+
+def test_what_was_not_stored_takes_nothing_of_the_caps(
+    store: FakeObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise StoreUnavailable("it is away")
+
+    log = log_of(store, items=2, bytes_max=10)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "create", refuse)
+        for step in range(6):
+            assert log.take(step, "x", Text("12345"))
+            until_stored(log)
+    assert [log.take(step, "x", Text("12345")) for step in (6, 7, 8)] == [True, True, False]
+    log.close()
+    items, words = stored(store)
+    assert [item.step for item in items] == [6, 7]
+    assert len(words) == 7
+
+
+@pytest.mark.parametrize("caps", [{"items": 3}, {"bytes_max": 3}], ids=repr)
+def test_that_a_cap_is_reached_comes_after_any_number_of_other_words(
+    caps: dict[str, int], store: FakeObjectStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = log_of(store, **caps)
+    for step in range(2 * WORDS_MAX):
+        log.take(step, "x", Image(b"no picture"))
+    for step in range(5):
+        log.take(step, "x", Text("a"))
+    log.close()
+    words = stored(store)[1]
+    assert len(words) == WORDS_MAX + 1
+    assert "(tracking.media_" in words[-1]
+    assert "(tracking.media_" in capsys.readouterr().err
 
 
 def test_a_store_that_is_slow_holds_up_nothing(
@@ -263,6 +356,7 @@ def test_a_damaged_list_is_read_as_far_as_it_can_be() -> None:
         {**rows["items"][0], "sha256": "../../x"},
         {**rows["items"][0], "kind": []},
         {**rows["items"][0], "name": 5},
+        {**rows["items"][0], "name": "\ud800"},
         {**rows["items"][0], "size_bytes": "x"},
         {**rows["items"][0], "size_bytes": -1},
         {**rows["items"][0], "step": True},

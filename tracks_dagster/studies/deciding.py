@@ -91,9 +91,11 @@ def decide(
     if not is_whole and (move := move_of(study, is_whole=True)) is not None:
         # What is paused goes on or ends, and the search may go on then.
         return _moved(study, spent, move)
+    if (repeat := _repeat(study)) is not None:  # also where the search waits or has ended in words
+        return repeat
     if study.open_rungs:
-        return config or _repeat(study) or _waits(study, spent)
-    return _repeat(study) or _finished(study, spent, COMPLETE, _all_over(study, config))
+        return config or _waits(study, spent)
+    return _finished(study, spent, COMPLETE, _all_over(study, config))
 
 
 def _proposal(search: Search, study: StudyState) -> Config | Waits | None:

@@ -104,7 +104,16 @@ def _item(found: Json) -> Logged | None:
         return None
     item = Logged(**{name: found[name] for name in _FIELDS})
     is_known = item.media_type in _TYPES.get(item.kind, ())
+    is_known = is_known and _is_unicode(item.name)
     return item if is_known and item.size_bytes >= 0 and _is_sha256(item.sha256) else None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a pair, which JSON can have and no page, file or tag
+        return False
+    return True
 
 
 def _is_sha256(text: Json) -> bool:

@@ -44,13 +44,14 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.track.text.safe_text import valid_json, valid_text
-from tracks_dagster.track.text.units import counted
+from tracks_dagster.track.text.units import STEPS_MAX, counted
 from tracks_dagster.training.journal import complain
 
 ROWS_MAX, COLUMNS_MAX = 1000, 50  # of a table
 CLASSES_MAX = 200  # of a confusion matrix
 BINS = 64
 CHANNELS_MAX = 8  # of a sound
+STEP_CHARACTERS_MAX = 40  # of a refused one, in words
 SIDE_MAX = 8192  # pixels of an array's picture
 WAITING_BYTES_MAX = 64 * 1024 * 1024  # that the store has not taken yet
 WAITING_MAX = 100
@@ -323,9 +324,12 @@ def _wav(samples: Any, rate: int) -> bytes:
 
 
 class _Waiting(NamedTuple):
+    """size_bytes: in memory; reserved_bytes: of the policy's, until it is known how many are stored."""
+
     step: int
     name: str
     size_bytes: int
+    reserved_bytes: int
     encode: Callable[[], Encoded]
 
 
@@ -370,12 +374,7 @@ class MediaLog:
         """Take one thing to be stored; return whether. Raises nothing."""
         name = valid_text(self._clean(str(name)))[:NAME_CHARACTERS_MAX]
         try:
-            self._take(int(step), name, media)
-        except _CapReached as error:
-            if error.cap not in self._reached:
-                self._reached.add(error.cap)
-                self._say(step, name, error)
-            return False
+            self._take(_step(step), name, media)
         except Exception as error:  # noqa: BLE001 - no picture is worth a run
             self._say(step, name, error)
             return False
@@ -390,34 +389,40 @@ class MediaLog:
         if self._items_left <= 0:
             raise _CapReached(
                 "media_items",
-                "Nothing more of this launch is stored: the policy allows "
-                f"{counted(self._items_max, 'thing')} (tracking.media_items, docs/policy.md). Numbers "
-                "and checkpoints go on.",
+                "It was not stored: the policy allows this launch "
+                f"{counted(self._items_max, 'thing')} (tracking.media_items, docs/policy.md). More are "
+                "left out without a further word; numbers and checkpoints go on.",
             )
         size_bytes, encode = media.taken(self._clean)
-        if size_bytes > self._bytes_left:
-            raise _CapReached(
-                "media_size",
-                f"{size_bytes} bytes were not stored: {self._bytes_left} are left of the "
-                f"{self._bytes_max} that the policy allows this launch (tracking.media_size, "
-                "docs/policy.md). What is smaller is still stored; others that do not fit are left out "
-                "without a further word.",
-            )
-        if size_bytes > WAITING_BYTES_MAX:
-            raise InvalidInput(
-                f"{size_bytes} bytes were not logged: at most {WAITING_BYTES_MAX} are taken at once."
-            )
+        # It may become smaller as it is stored, and nothing larger is.
+        reserved = min(size_bytes, ITEM_BYTES_MAX)
         with self._changed:
+            if reserved > self._bytes_left:
+                raise self._no_room(size_bytes, self._bytes_left)
+            if size_bytes > WAITING_BYTES_MAX:
+                raise InvalidInput(
+                    f"{size_bytes} bytes were not logged: at most {WAITING_BYTES_MAX} are taken at "
+                    "once."
+                )
             is_full = len(self._waiting) >= WAITING_MAX
             if is_full or self._waiting_bytes + size_bytes > WAITING_BYTES_MAX:
                 raise InvalidInput(
                     f"It was not logged: {len(self._waiting)} things wait for the store already."
                 )
-            self._waiting.append(_Waiting(step, name, size_bytes, encode))
+            self._waiting.append(_Waiting(step, name, size_bytes, reserved, encode))
             self._waiting_bytes += size_bytes
+            self._items_left -= 1
+            self._bytes_left -= reserved
             self._wake()
-        self._items_left -= 1
-        self._bytes_left -= size_bytes
+
+    def _no_room(self, size_bytes: int, left: int) -> _CapReached:
+        return _CapReached(
+            "media_size",
+            f"{size_bytes} bytes were not stored: {left} are left of the "
+            f"{self._bytes_max} that the policy allows this launch (tracking.media_size, "
+            "docs/policy.md). What is smaller is still stored; others that do not fit are left out "
+            "without a further word.",
+        )
 
     def close(self) -> None:
         """Let what waits be stored, for CLOSE_S_MAX at most."""
@@ -456,15 +461,24 @@ class MediaLog:
                 return
 
     def _store_one(self, waiting: _Waiting) -> None:
+        taken_bytes = waiting.reserved_bytes
         try:
             kind, media_type, data = waiting.encode()
             if len(data) > ITEM_BYTES_MAX:
                 raise InvalidInput(
                     f"{len(data)} bytes were not logged: at most {ITEM_BYTES_MAX} are."
                 )
+            with self._changed:
+                left = self._bytes_left + taken_bytes
+                if len(data) > left:
+                    raise self._no_room(len(data), left)
+                self._bytes_left, taken_bytes = left - len(data), len(data)
             sha256 = sha256_hex(data)
             self._store.create(part_key(self._run_id, sha256), data)
         except Exception as error:  # noqa: BLE001 - it costs this one alone
+            with self._changed:
+                self._items_left += 1
+                self._bytes_left += taken_bytes
             self._say(waiting.step, waiting.name, error)
             return
         item = Logged(
@@ -489,13 +503,34 @@ class MediaLog:
             self._is_new = True
             complain(f"a.log: the list of what was logged is not stored: {error}")
 
-    def _say(self, step: int, name: str, error: Exception) -> None:
-        """Complain of what is not stored, and let the page say it, a few times."""
+    def _say(self, step: object, name: str, error: Exception) -> None:
+        """Complain of what is not stored, and let the page say it: a few times, of a cap once."""
         with self._changed:
-            if len(self._words) >= WORDS_MAX:
+            if isinstance(error, _CapReached):
+                if error.cap in self._reached:
+                    return
+                self._reached.add(error.cap)
+            elif len(self._words) - len(self._reached) >= WORDS_MAX:
                 return
-            words = self._clean(f"{name} of step {step}: {error}")
+            words = self._clean(f"{name} of step {_shown(step)}: {error}")
             self._words.append(words)
             self._is_new = True
             self._wake()
         complain(f"a.log: {words}")
+
+
+def _step(given: Any) -> int:
+    try:
+        step = int(given)
+    except (ValueError, TypeError, OverflowError):
+        step = -1
+    if not 0 <= step <= STEPS_MAX:
+        raise InvalidInput(f"It was not logged: a step is a whole number from 0 to {STEPS_MAX}.")
+    return step
+
+
+def _shown(step: object) -> str:
+    try:
+        return str(step)[:STEP_CHARACTERS_MAX]
+    except ValueError:
+        return "…"  # Python writes no number of more than 4300 digits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 
 import pytest
@@ -15,8 +16,10 @@ from tracks_dagster.wings.watch.exports import (
     NOTHING_SENT,
     ROLLBACKS_MAX,
     Place,
+    Rollback,
     Sent,
     after_rollback,
+    as_table,
     describe_run,
     find_logged,
     find_rollback,
@@ -104,13 +107,47 @@ def test_what_was_logged_is_sent_once_however_late_it_is_stored(
     """Attempt 1 logged at steps 0, 10 and 20, in this order, attempt 2 at step 35."""
     logged = [((1, 0), item(0)), ((1, 1), item(10)), ((1, 2), item(20)), ((2, 0), item(35))]
     was = Sent(step=before[0], attempt_id=before[1], logged=before[2])
-    due, done = find_logged(logged, was, replace(was, step=now[0], attempt_id=now[1]))
-    assert [each.step for each in due] == steps
-    assert done.logged == end
+    sent = was if now[1] is None else was.with_rows(now[0], now[1])
+    due, done = find_logged(logged, sent)
+    assert [each.step for each, _ in due] == steps
+    assert (done.logged, done.lacks_from) == (end, None)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_an_export_that_is_cut_after_any_thing_sends_the_others_next_time_and_none_twice(
+    seed: int,
+) -> None:
+    """Things come at steps that were sent and at others, exports are cut, the run is rolled back."""
+    rng = random.Random(seed)
+    sent, step, attempt_id = NOTHING_SENT, 0, 1
+    logged, has = list[tuple[Place, Logged]](), list[tuple[Place, Logged]]()
+    for _ in range(12):
+        for _ in range(rng.randrange(4)):
+            index = sum(place[0] == attempt_id for place, _ in logged)
+            logged.append(((attempt_id, index), item(rng.randint(max(0, step - 3), step + 6))))
+        if sent.step > 3 and rng.random() < 0.2:
+            to_step = sent.step - rng.randint(1, 3)
+            sent = after_rollback(sent, Rollback(from_step=sent.step, to_step=to_step, words="…"))
+            logged = [each for each in logged if each[1].step <= to_step]
+            has = [each for each in has if each[1].step <= to_step]
+            step, attempt_id = to_step, attempt_id + 1
+        step += rng.randrange(6)
+        if step > sent.step:
+            sent = sent.with_rows(step, attempt_id)
+        by_place = {id(each): (place, each) for place, each in logged}
+        due, end = find_logged(logged, Sent.from_json(sent.to_json()))
+        count = rng.randint(1, max(1, len(due)))
+        has += [by_place[id(each)] for each, _ in due[:count]]
+        sent = end if count >= len(due) else due[count - 1][1]
+    due, _ = find_logged(logged, sent)
+    has += [by_place[id(each)] for each, _ in due]
+    if sent.attempt_id is not None:
+        expected = sorted(place for place, each in logged if each.step <= sent.step)
+        assert sorted(place for place, _ in has) == expected
 
 
 def test_how_far_a_tracker_has_come_is_read_back_and_anything_else_is_refused() -> None:
-    sent = Sent(step=30, attempt_id=2, rollbacks=("one",), logged=(2, 5))
+    sent = Sent(step=30, attempt_id=2, rollbacks=("one",), logged=(2, 5), lacks_from=(20, 1, 3))
     assert Sent.from_json(json.loads(json.dumps(sent.to_json()))) == sent
     of_before = {"step": 30, "attempt_id": 2, "rollbacks": ["one"]}
     assert Sent.from_json(of_before) == Sent(step=30, attempt_id=2, rollbacks=("one",))
@@ -120,6 +157,8 @@ def test_how_far_a_tracker_has_come_is_read_back_and_anything_else_is_refused() 
         {"step": 3, "attempt_id": "1", "rollbacks": []},
         {**of_before, "logged": [1]},
         {**of_before, "logged": [1, "2"]},
+        {**of_before, "lacks_from": [1, 2]},
+        {**of_before, "lacks_from": 7},
     ):
         with pytest.raises(ValueError, match="it is not what an export leaves"):
             Sent.from_json(broken)
@@ -141,3 +180,10 @@ def test_a_run_is_described_by_its_attempts_and_what_each_changed() -> None:
     assert (done.status, done.is_open) == ("succeeded", False)
     assert done.ended_at == grown.state.finished_at.timestamp()  # type: ignore[union-attr]
     assert describe_run(History("r-2").declare().state).tags["tracks.attempts"] == "0"
+
+
+def test_a_table_of_more_than_a_mib_is_read_as_it_was_logged() -> None:
+    rows = [["a" * 2000] for _ in range(1000)]
+    data = json.dumps({"columns": ["a"], "rows": rows}).encode()
+    table = replace(item(1), kind="table", media_type="application/json", size_bytes=len(data))
+    assert as_table(table, data) == (["a"], rows)

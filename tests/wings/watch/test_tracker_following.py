@@ -62,8 +62,9 @@ class FakeRun:
         for row in news.rows:
             self.tracker.steps.setdefault(self.run_id, []).append(row.step)
             sent = progressed(sent, row)
-        logged, self.tracker.has[self.run_id] = news.logged(news.sent, sent)
-        self.tracker.logged += [f"{item.name} {item.step}" for item, _ in logged]
+        things = news.logged(sent)
+        self.tracker.logged += [f"{item.name} {item.step}" for item, _ in things]
+        self.tracker.has[self.run_id] = things.sent
 
 
 @pytest.fixture

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import html
 import importlib.util
+import itertools
 import json
 import math
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -149,14 +151,52 @@ def test_an_export_that_is_cut_short_goes_on_where_it_was(
     assert target.read("loss") == losses(range(1, 41))
 
 
-def log_things(
-    tracks: Tracks, items: Sequence[tuple[int, str, bytes]], attempt_id: int = 1
+def test_what_was_logged_is_cut_by_the_time_too_and_each_is_sent_once(
+    target: Target, story: Story, tracks: Tracks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Store what an attempt logged, as its rank 0 does: (step, name, bytes), the kind by the name."""
+    """40 rows and some things fit into the first export, three things into each other one."""
+    monkeypatch.setattr(tensorboard, "BLOCK_BYTES", 4000)
+    story.whole()
+    things = [(step, f"{n}/text", b"hello" * 300) for step in (0, 3, 10) for n in range(6)]
+    log_things(tracks, things)
+    exports = list[Exported]()
+    while not exports or not exports[-1].is_whole:
+        seconds, seconds_max = itertools.count(), 3.0 if exports else 45.0
+        exports.append(
+            export_run(
+                tracks,
+                RUN_ID,
+                target.tracker,
+                cache=None,
+                seconds_max=seconds_max,
+                seconds=lambda seconds=seconds: float(next(seconds)),
+            )
+        )
+        if len(exports) == 2:  # two more come, one of a step that was sent
+            things += [(3, "late/text", b"late"), (1, "late/text", b"late")]
+            log_things(tracks, things)
+    exports.append(export(tracks, target))
+    assert target.logged() == sorted((step, name) for step, name, _ in things)
+    assert target.read("loss") == losses(range(1, 41))
+    assert [each.steps for each in exports] == [40] + [0] * (len(exports) - 1)
+    assert sum(each.logged for each in exports) == len(things)
+    if not isinstance(target.tracker, WandbFolder):  # which writes everything again
+        assert len(exports) > 5
+        assert max(each.logged for each in exports) <= 6
+        assert [each.is_whole for each in exports] == [False] * (len(exports) - 2) + [True] * 2
+
+
+def log_things(
+    tracks: Tracks,
+    items: Sequence[tuple[int, str, bytes] | tuple[int, str, bytes, str]],
+    attempt_id: int = 1,
+) -> None:
+    """Store what an attempt logged, as its rank 0 does: (step, name, bytes), and the kind where the
+    name does not end with it."""
     types = {"text": "text/plain", "image": "image/png", "audio": "audio/wav"}
     stored = []
-    for step, name, data in items:
-        kind, sha256 = name.rpartition("/")[2], sha256_hex(data)
+    for step, name, data, *given in items:
+        (kind,), sha256 = given or [name.rpartition("/")[2]], sha256_hex(data)
         tracks.store.put(part_key(RUN_ID, sha256), data)
         stored.append(
             Logged(
@@ -201,6 +241,22 @@ def test_what_is_gone_or_not_what_it_says_is_named_and_costs_itself_alone(
     assert exported.without == f"; not sent: {words}"
     assert target.logged() == [(3, "x/text")]
     assert target.read("loss") == losses(range(1, 41))
+
+
+def test_a_step_below_0_that_a_list_has_costs_that_thing_at_most(
+    target: Target, story: Story, tracks: Tracks
+) -> None:
+    """It is refused now; a run of before may have one."""
+    story.whole()
+    log_things(tracks, [(-1, "before/text", b"hello"), (3, "x/text", b"good")])
+    exported = export(tracks, target)
+    found = target.logged()
+    assert exported.logged == len(found)
+    assert (3, "x/text") in found
+    assert exported.left_out in ((), ("before/text of step -1: a step below 0 cannot be shown",))
+    assert len(exported.left_out) + len(found) == 2
+    assert target.read("loss") == losses(range(1, 41))
+    assert not export(tracks, target).is_news
 
 
 def test_what_is_stored_after_its_step_was_sent_is_sent_next_time_and_once(
@@ -312,7 +368,10 @@ def event_file(folder: Path) -> Path:
 def tensorboard_logged(folder: Path) -> Shown:
     found = events(event_file(folder))
     return sorted(
-        (each.step, value.tag) for each in found for value in each.summary.value if "/" in value.tag
+        (each.step, value.tag.removeprefix("media/"))
+        for each in found
+        for value in each.summary.value
+        if value.tag.startswith("media/")
     )
 
 
@@ -376,6 +435,34 @@ def test_an_export_killed_between_any_two_writes_leaves_the_file_of_one_that_was
             calls = 1000
             export_run(tracks, RUN_ID, TensorBoard(folder), cache=None)
         assert event_file(folder / RUN_ID).read_bytes() == expected
+    assert killed > 5
+
+
+def test_what_was_logged_is_in_tensorboards_file_once_wherever_an_export_was_killed(
+    story: Story, tracks: Tracks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story.whole()
+    things = [(step, f"{n}/text", b"hello" * 50) for step in (0, 3, 10) for n in range(3)]
+    log_things(tracks, things)
+    monkeypatch.setattr(tensorboard, "BLOCK_BYTES", 400)
+    fsync, left = tensorboard.os.fsync, itertools.count()
+
+    def dies(descriptor: int) -> None:
+        if not next(left):
+            raise KeyboardInterrupt
+        fsync(descriptor)
+
+    monkeypatch.setattr(tensorboard.os, "fsync", dies)
+    killed = 0
+    for dies_at in range(1, 30, 2):
+        left, folder = itertools.count(-dies_at), tmp_path / f"{dies_at}"
+        with suppress(KeyboardInterrupt):
+            export_run(tracks, RUN_ID, TensorBoard(folder), cache=None)
+        killed += next(left) == 1
+        export_run(tracks, RUN_ID, TensorBoard(folder), cache=None)
+        found = tensorboard_logged(folder / RUN_ID)
+        assert found == sorted((step, name) for step, name, _ in things)
+        assert scalars(folder / RUN_ID, "loss") == losses(range(1, 41))
     assert killed > 5
 
 
@@ -457,14 +544,25 @@ def test_what_was_logged_reaches_tensorboard_once_with_its_step(
         (event.step, value.tag, value)
         for event in events(event_file(tmp_path / RUN_ID))
         for value in event.summary.value
-        if value.tag.startswith("x/")
+        if "/" in value.tag
     ]
     assert sorted((step, tag) for step, tag, _ in found) == [
-        (step, f"x/{kind}") for step in (0, 10) for kind in sorted(data)
+        (step, f"media/x/{kind}") for step in (0, 10) for kind in sorted(data)
     ]
     by_tag = {tag: value.SerializeToString() for _, tag, value in found}
-    assert b"hello" in by_tag["x/text"]
-    assert data["image"] in by_tag["x/image"]
+    assert b"hello" in by_tag["media/x/text"]
+    assert data["image"] in by_tag["media/x/image"]
+
+
+def test_what_has_a_metrics_name_takes_nothing_from_that_metrics_chart(
+    target: Target, story: Story, tracks: Tracks
+) -> None:
+    """TensorBoard shows a tag as the kind that it had first, and nothing of it as another."""
+    story.whole()
+    log_things(tracks, [(0, "loss", b'{"counts":[1,3],"edges":[0,1,2]}', "histogram")])
+    assert export(tracks, target).left_out == ()
+    assert target.logged() == [(0, "loss")]
+    assert target.read("loss") == losses(range(1, 41))
 
 
 @pytest.mark.filterwarnings("ignore:html5lib")
@@ -479,18 +577,18 @@ def test_tensorboards_own_reader_and_its_text_page_show_what_was_logged(
 
     story.whole()
     data = log_one_of_each(tracks)
-    log_things(tracks, [(12, "loss", b"of the name of a metric")], attempt_id=2)
+    log_things(tracks, [(0, "loss", data["histogram"], "histogram")], attempt_id=2)
     export_run(tracks, RUN_ID, TensorBoard(tmp_path), cache=None)
     reader = accumulator.EventAccumulator(str(tmp_path / RUN_ID))
     reader.Reload()
-    (image, _), (sound, _) = reader.Images("x/image"), reader.Audio("x/audio")
+    (image, _), (sound, _) = reader.Images("media/x/image"), reader.Audio("media/x/audio")
     assert (image.encoded_image_string, image.width) == (data["image"], 3)
     assert sound.encoded_audio_string == data["audio"]
-    assert reader.Histograms("x/histogram")[0].histogram_value.num == 4
+    assert reader.Histograms("media/x/histogram")[0].histogram_value.num == 4
     assert len(reader.Scalars("loss")) == 40
 
     def page(name: str) -> str:
-        found = reader.Tensors(f"x/{name}")[0].tensor_proto.string_val[0]
+        found = reader.Tensors(f"media/x/{name}")[0].tensor_proto.string_val[0]
         return str(plugin_util.markdown_to_safe_html(found))
 
     table = page("table")
@@ -509,6 +607,11 @@ def test_tensorboards_own_reader_and_its_text_page_show_what_was_logged(
         ("table", b"[", "its bytes are not those of a table"),
         ("confusion_matrix", b'{"labels":["a"],"counts":7}', "its bytes are not those of a table"),
         ("histogram", b'{"counts":[],"edges":[]}', "no number of it is finite"),
+        (
+            "histogram",
+            b'{"counts":[1],"edges":[0,1%s]}' % (b"0" * 400),  # no float is so large
+            "its bytes are not those of a histogram",
+        ),
         ("histogram", b"7", "its bytes are not those of a histogram"),
         ("text", b"a" * (5 << 20), "at most 4194304 are sent"),
     ],
@@ -683,6 +786,31 @@ def test_a_file_that_mlflow_refuses_as_too_large_is_named_and_one_that_it_cannot
     exported = export_run(tracks, RUN_ID, Mlflow(uri), cache=None)
     assert exported.left_out == ("large/text of step 3: MLflow refuses its 5 bytes as too large",)
     assert [name for _, name, _ in mlflow_logged(uri)] == ["x/text"]
+    assert mlflow_points(uri, "loss") == losses(range(1, 41))
+
+
+def test_a_server_that_goes_away_after_some_files_gets_those_behind_its_tag(
+    uri: str, story: Story, tracks: Tracks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import requests
+    from mlflow import MlflowClient
+
+    story.whole()
+    things = [(step, f"{step}/text", b"hello") for step in range(18)]
+    log_things(tracks, things)  # attempt 1 has those up to step 20
+    log_artifact, calls = MlflowClient.log_artifact, itertools.count(1)
+
+    def fails(*given: Any) -> None:
+        if next(calls) == 15:
+            raise requests.ConnectionError
+        log_artifact(*given)
+
+    monkeypatch.setattr(MlflowClient, "log_artifact", fails)
+    with pytest.raises(TrackerError, match="The next export goes on"):
+        export_run(tracks, RUN_ID, Mlflow(uri), cache=None)
+    exported = export_run(tracks, RUN_ID, Mlflow(uri), cache=None)
+    assert (exported.logged, next(calls)) == (8, 15 + 8 + 1)
+    assert sorted(step for step, *_ in mlflow_logged(uri)) == list(range(18))
     assert mlflow_points(uri, "loss") == losses(range(1, 41))
 
 

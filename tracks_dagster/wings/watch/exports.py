@@ -7,12 +7,12 @@ lost were never sent, so two attempts never overlap (mlflow#10510, wandb#7951).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from tracks_dagster.track.json_text import parse_json
-from tracks_dagster.track.media import TABLE, Logged
+from tracks_dagster.track.media import ITEM_BYTES_MAX, TABLE, Logged
 from tracks_dagster.track.records import Json, format_time, sha256_hex
 from tracks_dagster.track.states.accounting import kept_and_lost
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
@@ -24,12 +24,13 @@ KEY_DIGITS = 8
 KEY_CHARACTERS_MAX = 250  # of a metric, by MLflow's REST API
 _NOT_IN_A_KEY = re.compile(r"[^\w./: -]", re.ASCII)
 _UNSAFE = re.compile(r"^[./]|\.\.|//|[/.]$")  # what a tracker would take for a path
+BELOW_0 = "a step below 0 cannot be shown"
 ROLLBACKS_MAX = 20  # that a tracker lists, the newest; the run's record has all
 
 T = TypeVar("T")
-Place = tuple[
-    int, int
-]  # of a thing that was logged: its attempt, and its index in what that stored
+# Of a thing that was logged: its attempt, and its index in what that stored; after its step: in order.
+Place = tuple[int, int]
+StepPlace = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +38,24 @@ class Sent:
     """How far a tracker has come in a run: the newest step that it has, and which attempt ran it.
 
     rollbacks: what was taken back so far, in words, oldest first. logged: the place after all that
-    was logged when it was last sent; what was stored later is at that place or after it.
+    was logged when it was last sent; what was stored later is at that place or after it. lacks_from:
+    the first of what is before that place that was not sent; None: all up to `step` was.
     """
 
     step: int = 0
     attempt_id: int | None = None
     rollbacks: tuple[str, ...] = ()
     logged: Place = (0, 0)
+    lacks_from: StepPlace | None = None
+
+    @property
+    def first_lacking(self) -> StepPlace:
+        """Where what it lacks of what is before `logged` begins."""
+        return self.lacks_from or (self.step + 1, 0, 0)
+
+    def with_rows(self, step: int, attempt_id: int) -> Sent:
+        """Return it with the rows up to `step`, and nothing more of what was logged."""
+        return replace(self, step=step, attempt_id=attempt_id, lacks_from=self.first_lacking)
 
     def to_json(self) -> dict[str, Json]:
         """Return it as a tracker stores it."""
@@ -52,6 +64,7 @@ class Sent:
             "attempt_id": self.attempt_id,
             "rollbacks": list(self.rollbacks),
             "logged": list(self.logged),
+            "lacks_from": None if self.lacks_from is None else list(self.lacks_from),
         }
 
     @classmethod
@@ -59,13 +72,14 @@ class Sent:
         """Return what `to_json` made; raises ValueError for anything else."""
         step, attempt_id = stored.get("step"), stored.get("attempt_id")
         rollbacks = stored.get("rollbacks")
-        logged = stored.get("logged", [0, 0])  # an export of before sent nothing that was logged
+        # An export of before sent nothing that was logged; a later one, all of it or nothing.
+        logged, lacks_from = stored.get("logged", [0, 0]), stored.get("lacks_from")
         if (
             not isinstance(step, int)
             or not isinstance(attempt_id, int | None)
             or not isinstance(rollbacks, list)
-            or not isinstance(logged, list)
-            or [type(each) for each in logged] != [int, int]
+            or not _are_ints(logged, 2)
+            or not (lacks_from is None or _are_ints(lacks_from, 3))
         ):
             raise ValueError(f"it is not what an export leaves: {dict(stored)}")
         return cls(
@@ -73,7 +87,14 @@ class Sent:
             attempt_id=attempt_id,
             rollbacks=tuple(map(str, rollbacks)),
             logged=(logged[0], logged[1]),
+            lacks_from=None
+            if lacks_from is None
+            else (lacks_from[0], lacks_from[1], lacks_from[2]),
         )
+
+
+def _are_ints(found: Any, count: int) -> bool:
+    return isinstance(found, list) and [type(each) for each in found] == [int] * count
 
 
 NOTHING_SENT = Sent()
@@ -109,25 +130,44 @@ def after_rollback(sent: Sent, rollback: Rollback | None) -> Sent:
     if rollback is None:
         return sent
     rollbacks = (*sent.rollbacks, rollback.words)[-ROLLBACKS_MAX:]
-    return replace(sent, step=rollback.to_step, rollbacks=rollbacks)
+    lacks_from = sent.lacks_from
+    if lacks_from is not None and lacks_from[0] > rollback.to_step:
+        lacks_from = None
+    return replace(sent, step=rollback.to_step, rollbacks=rollbacks, lacks_from=lacks_from)
 
 
 def find_logged(
-    logged: Iterable[tuple[Place, Logged]], before: Sent, now: Sent
-) -> tuple[list[Logged], Sent]:
-    """Return what a tracker lacks of what was logged, and `now` once it has that.
+    logged: Iterable[tuple[Place, Logged]], sent: Sent
+) -> tuple[list[tuple[Logged, Sent]], Sent]:
+    """Return what a tracker lacks of what was logged, each with `sent` once it has that and those
+    before it; and `sent` once it has all of them.
 
-    Something may be stored some seconds after the numbers of its step were sent, so what is due is of
-    a step after `before.step`, or at a place that was not there yet. Nothing before the first row.
+    Something may be stored some seconds after the numbers of its step were sent, so what is due has a
+    step that was not sent, or a place that was not there yet. Nothing before the first row.
     """
-    if now.attempt_id is None:
-        return [], now
-    due, end = list[Logged](), before.logged
+    if sent.attempt_id is None:
+        return [], sent
+    first, end = sent.first_lacking, sent.logged
+    lacking, new = list[tuple[StepPlace, Logged]](), list[tuple[Place, Logged]]()
     for place, item in logged:
-        end = max(end, (place[0], place[1] + 1))
-        if item.step <= now.step and (item.step > before.step or place >= before.logged):
-            due.append(item)
-    return due, replace(now, logged=end)
+        end = max(end, _after(place))
+        if item.step <= sent.step and place >= sent.logged:
+            new.append((place, item))
+        elif item.step <= sent.step and (item.step, *place) >= first:
+            lacking.append(((item.step, *place), item))
+    due = [
+        (item, replace(sent, lacks_from=(step, *_after(place))))
+        for (step, *place), item in sorted(lacking, key=lambda each: each[0])
+    ]
+    due += [  # in the order of their places, for those with a later step are lacking then
+        (item, replace(sent, logged=_after(place), lacks_from=None))
+        for place, item in sorted(new, key=lambda each: each[0])
+    ]
+    return due, replace(sent, logged=end, lacks_from=None)
+
+
+def _after(place: Sequence[int]) -> Place:
+    return place[0], place[1] + 1
 
 
 def safe_key(name: str, characters_max: int = KEY_CHARACTERS_MAX) -> str:
@@ -152,7 +192,7 @@ def as_table(item: Logged, data: bytes) -> tuple[list[str], list[list[Json]]]:
     Raises ValueError where the bytes are neither.
     """
     try:
-        found = parse_json(data)
+        found = parse_json(data, bytes_max=ITEM_BYTES_MAX)
         if item.kind == TABLE:
             columns, rows = found["columns"], [list(row) for row in found["rows"]]
         else:
@@ -175,7 +215,7 @@ def as_histogram(data: bytes) -> tuple[list[float], list[float]]:
     try:
         found = parse_json(data)
         counts, edges = [float(n) for n in found["counts"]], [float(x) for x in found["edges"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise ValueError("its bytes are not those of a histogram") from error
     if not counts or len(edges) != len(counts) + 1:
         raise ValueError("no number of it is finite")

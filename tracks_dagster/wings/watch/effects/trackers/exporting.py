@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
@@ -45,17 +45,17 @@ class News:
     """What an export brings. rows: the kept steps after `Sent.step`, in order.
 
     sent: how far the tracker had come, the rollback taken into account; rollback: tagged before the
-    rows are added. all_rows: every kept step again, for a tracker that is written again. logged: what a
-    tracker lacks of what was logged beside numbers, with its bytes, where it comes from one `Sent` to
-    another, and how far it has come with that; to be asked after the last row too. leave_out: says of
-    one that the tracker cannot have it, and why.
+    rows are added. logged: what a tracker that has come so far lacks of what was logged beside numbers;
+    to be asked after the last row too. all_rows, all_logged: everything again, by step, for a tracker
+    that is written again. leave_out: says of a thing that the tracker cannot have it, and why.
     """
 
     run: ExportedRun
     sent: Sent
     rows: Iterator[Row]
     all_rows: Callable[[], Iterator[Row]]
-    logged: Callable[[Sent, Sent], tuple[Iterator[tuple[Logged, bytes]], Sent]]
+    logged: Callable[[Sent], Things]
+    all_logged: Callable[[], Iterator[tuple[Logged, bytes]]]
     leave_out: Callable[[Logged, str], None]
     rollback: Rollback | None = None
 
@@ -132,11 +132,11 @@ def export_run(
 ) -> Exported:
     """Send what the tracker lacks of a run; raises UnknownRun, TrackerError and StoreError.
 
-    seconds_max: no further step is begun after so long.
+    seconds_max: no further step or thing is begun after so long, but one of each.
     """
     state = tracks.run(run) if isinstance(run, str) else run
     described = describe_run(state)
-    until = None if seconds_max is None else seconds() + seconds_max
+    time_left = _TimeLeft(None if seconds_max is None else seconds() + seconds_max, seconds)
 
     def rows_after(step: int) -> Iterator[Row]:
         rows = kept_rows(tracks, state, cache=cache, after=step, committed_only=True).rows
@@ -147,48 +147,53 @@ def export_run(
         found = read_logged(tracks.store, state)
         return tuple(zip(found.places, found.items, strict=True))
 
-    def logged(before: Sent, now: Sent) -> tuple[Iterator[tuple[Logged, bytes]], Sent]:
-        due, done = find_logged(all_logged(), before, now)
-        return with_bytes(due), done
-
     given = dict[tuple[int, str], str]()  # by step and name: why it was not sent, "" where it was
 
     def leave_out(item: Logged, why: str) -> None:
         given[item.step, item.name] = left_out(item, why)
 
-    def with_bytes(items: Iterable[Logged]) -> Iterator[tuple[Logged, bytes]]:
-        for item in items:
-            try:
-                data = read_bytes(tracks.store, state.run_id, item)
-            except ObjectLost:
-                leave_out(item, "its bytes are gone from the store")
-                continue
-            given[item.step, item.name] = ""
-            yield item, data
+    def data_of(item: Logged) -> bytes | None:
+        try:
+            data = read_bytes(tracks.store, state.run_id, item)
+        except ObjectLost:
+            leave_out(item, "its bytes are gone from the store")
+            return None
+        given[item.step, item.name] = ""
+        return data
+
+    def logged(sent: Sent) -> Things:
+        due, end = find_logged(all_logged(), sent)
+        return Things(due, sent, end, data_of, lambda: bool(given) and time_left.is_over())
+
+    def every_logged() -> Iterator[tuple[Logged, bytes]]:
+        for _, item in all_logged():
+            if (data := data_of(item)) is not None:
+                yield item, data
 
     with tracker.open(described) as target:
         rollback = find_rollback(state, target.sent)
         sent = after_rollback(target.sent, rollback)
-        counted = _Counted(rows_after(sent.step), until, seconds)
+        counted = _Counted(rows_after(sent.step), time_left)
         news = News(
             run=described,
             sent=sent,
             rows=counted,
             all_rows=lambda: rows_after(0),
             logged=logged,
+            all_logged=every_logged,
             leave_out=leave_out,
             rollback=rollback,
         )
         target.write(news)
-    due, _ = find_logged(all_logged(), sent, replace(sent, step=STEPS_MAX, attempt_id=0))
-    new = {key: given[key] for item in due if (key := (item.step, item.name)) in given}
+    due, _ = find_logged(all_logged(), sent.with_rows(STEPS_MAX, 0))
+    new = {key: given[key] for item, _ in due if (key := (item.step, item.name)) in given}
     return Exported(
         run_id=state.run_id,
         tracker=tracker.name,
         steps=counted.count,
         to_step=sent.step if counted.last is None else counted.last,
         rolled_back=rollback.words if rollback is not None else None,
-        is_whole=not counted.is_cut,
+        is_whole=not time_left.is_cut,
         logged=sum(not why for why in new.values()),
         left_out=_some([why for why in new.values() if why]),
     )
@@ -199,28 +204,65 @@ def _some(words: list[str]) -> tuple[str, ...]:
     return (*words[:LEFT_OUT_MAX], *([f"and {more} more"] if more > 0 else []))
 
 
+class _TimeLeft:
+    """The time of an export. is_cut: whether it was over before everything was sent."""
+
+    def __init__(self, until: float | None, seconds: Seconds) -> None:
+        self._until, self._seconds = until, seconds
+        self.is_cut = False
+
+    def is_over(self) -> bool:
+        """Whether what would be begun now is left to the next export."""
+        self.is_cut = self.is_cut or (self._until is not None and self._seconds() >= self._until)
+        return self.is_cut
+
+
 class _Counted:
     """Rows, until the time is over. count, last: how many came, and the step of the newest."""
 
-    def __init__(self, rows: Iterator[Row], until: float | None, seconds: Seconds) -> None:
-        self._rows, self._until, self._seconds = rows, until, seconds
+    def __init__(self, rows: Iterator[Row], time_left: _TimeLeft) -> None:
+        self._rows, self._time_left = rows, time_left
         self.count = 0
         self.last: int | None = None
-        self.is_cut = False
 
     def __iter__(self) -> Iterator[Row]:
         return self
 
     def __next__(self) -> Row:
-        if self.is_cut or (
-            self._until is not None and self.count and self._seconds() >= self._until
-        ):
-            self.is_cut = True
+        if self.count and self._time_left.is_over():
             raise StopIteration
         row = next(self._rows)
         self.count += 1
         self.last = row.step
         return row
+
+
+class Things:
+    """Things that were logged, with their bytes, until the time is over.
+
+    sent: how far a tracker has come that has those that came so far; end: once it has all of them.
+    """
+
+    def __init__(
+        self,
+        due: Iterable[tuple[Logged, Sent]],
+        sent: Sent,
+        end: Sent,
+        data_of: Callable[[Logged], bytes | None],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._due, self._data_of, self._is_over = due, data_of, is_over
+        self.sent, self.end = sent, end
+
+    def __iter__(self) -> Iterator[tuple[Logged, bytes]]:
+        for item, sent in self._due:
+            if self._is_over():
+                return
+            data = self._data_of(item)
+            self.sent = sent
+            if data is not None:
+                yield item, data
+        self.sent = self.end
 
 
 def check_key(stored: Mapping[str, Json], run: ExportedRun, place: Path) -> None:
@@ -234,4 +276,4 @@ def check_key(stored: Mapping[str, Json], run: ExportedRun, place: Path) -> None
 
 def progressed(sent: Sent, row: Row) -> Sent:
     """Return how far a tracker has come with this row."""
-    return replace(sent, step=row.step, attempt_id=row.attempt_id)
+    return sent.with_rows(row.step, row.attempt_id)

@@ -46,6 +46,7 @@ STATUS = {
 METRICS_A_CALL = 1000
 PARAMS_A_CALL = 100
 TAGS_A_CALL = 100
+THINGS_A_TAG = 10  # after which how far it has come is tagged
 TOO_LARGE = 413  # HTTP's status
 VALUE_CHARACTERS_MAX = 5000  # of a tag, and of a param
 REQUEST_S_MAX = 15  # then MLflow's client gives one request up
@@ -108,9 +109,9 @@ class _MlflowTarget:
                 self._tag(mlflow_id, {TAG_SENDING: "true"})
                 is_sending = True
             self._add(mlflow_id, [m for m in _metrics(rows) if (m.key, m.step) not in there])
-            sent = self._add_logged(mlflow_id, news, sent, progressed(sent, rows[-1]))
+            sent = self._add_logged(mlflow_id, news, progressed(sent, rows[-1]))
             self._tag(mlflow_id, _progress(sent))
-        done = self._add_logged(mlflow_id, news, sent, sent)
+        done = self._add_logged(mlflow_id, news, sent)
         if done != sent:
             self._tag(mlflow_id, _progress(done))
         self._describe(found, news.run)
@@ -178,10 +179,13 @@ class _MlflowTarget:
         for some in _some(metrics, METRICS_A_CALL):
             self._client.log_batch(mlflow_id, metrics=some)
 
-    def _add_logged(self, mlflow_id: str, news: News, before: Sent, now: Sent) -> Sent:
-        """Add things as files, `media/NAME/step-N`; one that is there is replaced by itself."""
-        logged, done = news.logged(before, now)
-        for item, data in logged:
+    def _add_logged(self, mlflow_id: str, news: News, sent: Sent) -> Sent:
+        """Add things as files, `media/NAME/step-N`; one that is there is replaced by itself.
+
+        Returns how far it has come, which is tagged after every few of them.
+        """
+        things = news.logged(sent)
+        for number, (item, data) in enumerate(things, 1):
             with TemporaryDirectory() as folder:
                 path = Path(folder) / f"step-{item.step:09}.{file_ending(item.media_type)}"
                 path.write_bytes(data)
@@ -191,7 +195,9 @@ class _MlflowTarget:
                     if getattr(getattr(error, "response", None), "status_code", None) != TOO_LARGE:
                         raise
                     news.leave_out(item, f"MLflow refuses its {len(data)} bytes as too large")
-        return done
+            if number % THINGS_A_TAG == 0:
+                self._tag(mlflow_id, _progress(things.sent))
+        return things.sent
 
     def _describe(self, found: MlflowRun, run: ExportedRun) -> None:
         """Bring its tags and its status up to date, where they differ."""

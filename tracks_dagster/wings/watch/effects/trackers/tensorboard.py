@@ -30,6 +30,7 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.safe_text import one_line
 from tracks_dagster.wings.watch.effects.trackers.exporting import News, check_key, progressed
 from tracks_dagster.wings.watch.exports import (
+    BELOW_0,
     NOTHING_SENT,
     ExportedRun,
     Sent,
@@ -106,7 +107,7 @@ class _EventFile:
 
     def write(self, news: News) -> None:
         """Implements `Target`."""
-        sent = before = news.sent
+        sent = news.sent
         self._path.touch()
         with self._path.open("r+b") as file:  # "wb" would take from a reader what counts
             file.truncate(self._bytes)
@@ -118,40 +119,35 @@ class _EventFile:
                 block += _record(_scalars(row))
                 sent = progressed(sent, row)
                 if len(block) >= BLOCK_BYTES:
-                    logged, sent = news.logged(before, sent)
-                    self._commit(file, block, self._events(logged, news), sent)
-                    block, before = bytearray(), sent
-            logged, sent = news.logged(before, sent)
-            if block or sent != before:
-                self._commit(file, block, self._events(logged, news), sent)
+                    sent = self._add(file, block, news, sent)
+                    block.clear()
+            self._add(file, block, news, sent)
+
+    def _add(self, file: BinaryIO, block: bytearray, news: News, sent: Sent) -> Sent:
+        """Add a block, and what was logged up to there; return how far it has come."""
+        things = news.logged(sent)
+        for event in self._events(things, news):
+            block += _record(event)
+            if len(block) >= BLOCK_BYTES:
+                self._commit(file, block, things.sent)
+                block.clear()
+        if block or things.sent != self.sent:
+            self._commit(file, block, things.sent)
+        return things.sent
 
     def _events(self, logged: Iterable[tuple[Logged, bytes]], news: News) -> Iterator[bytes]:
         """Yield an event for each thing that TensorBoard can show; the others are named."""
         for item, data in logged:
             try:
-                value = _shown(item, data)
+                event = _thing(self._run.began_at, item, data)
             except ValueError as error:
                 news.leave_out(item, str(error))
                 continue
-            if len(value) > LOGGED_BYTES_MAX:
-                news.leave_out(
-                    item,
-                    f"TensorBoard would get {len(value)} bytes of it, at most "
-                    f"{LOGGED_BYTES_MAX} are sent",
-                )
-                continue
-            summary = _bytes(1, _bytes(1, item.name.encode()) + value)
-            yield _double(1, self._run.began_at) + _integer(2, item.step) + _bytes(5, summary)
+            yield event
 
-    def _commit(
-        self, file: BinaryIO, block: bytearray, events: Iterable[bytes], sent: Sent
-    ) -> None:
-        """Add a block, and events one by one; they count once the file beside says so."""
+    def _commit(self, file: BinaryIO, block: bytearray, sent: Sent) -> None:
+        """Add a block, which counts once the file beside says so."""
         file.write(block)
-        for event in events:
-            record = _record(event)
-            file.write(record)
-            self._bytes += len(record)
         file.flush()
         os.fsync(file.fileno())
         self._bytes += len(block)
@@ -182,6 +178,22 @@ def _summary(values: Mapping[str, float]) -> bytes:
     return b"".join(
         _bytes(1, _bytes(1, name.encode()) + _float(2, value)) for name, value in values.items()
     )
+
+
+def _thing(at: float, item: Logged, data: bytes) -> bytes:
+    """Return the event of a thing as `media/NAME`; raises ValueError where TensorBoard cannot show it.
+
+    A tag has one kind: that of a metric would take the metric's chart.
+    """
+    if item.step < 0:
+        raise ValueError(BELOW_0)
+    value = _shown(item, data)
+    if len(value) > LOGGED_BYTES_MAX:
+        raise ValueError(
+            f"TensorBoard would get {len(value)} bytes of it, at most {LOGGED_BYTES_MAX} are sent"
+        )
+    summary = _bytes(1, _bytes(1, f"media/{item.name}".encode()) + value)
+    return _double(1, at) + _integer(2, item.step) + _bytes(5, summary)
 
 
 def _shown(item: Logged, data: bytes) -> bytes:

@@ -12,7 +12,7 @@ import math
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,9 @@ from tracks_dagster.track.errors import InvalidInput, TrackerError
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.media import Logged, file_ending
 from tracks_dagster.track.text.safe_text import one_line
-from tracks_dagster.track.text.units import STEPS_MAX
 from tracks_dagster.wings.watch.effects.trackers.exporting import News, check_key, progressed
 from tracks_dagster.wings.watch.exports import (
+    BELOW_0,
     NOTHING_SENT,
     ExportedRun,
     Sent,
@@ -74,7 +74,7 @@ class _WandbTarget:
 
     def write(self, news: News) -> None:
         """Implements `Target`."""
-        first, (_, done) = next(news.rows, None), news.logged(news.sent, news.sent)
+        first, done = next(news.rows, None), news.logged(news.sent).end
         is_same = self._status == news.run.status and done == news.sent
         if first is None and news.rollback is None and is_same:
             return
@@ -114,7 +114,7 @@ def _written(folder: Path, news: News) -> tuple[Path, Sent]:
         settings=settings,
     )
     try:
-        things, _ = news.logged(NOTHING_SENT, replace(sent, step=STEPS_MAX, attempt_id=0))
+        things = news.all_logged()
         waiting = next(things, None)
         for row in news.all_rows():
             while waiting is not None and waiting[0].step <= row.step:
@@ -123,7 +123,7 @@ def _written(folder: Path, news: News) -> tuple[Path, Sent]:
             values = {name: value for name, value in row.values.items() if math.isfinite(value)}
             offline.log({**values, "_timestamp": row.at}, step=row.step)
             sent = progressed(sent, row)
-        _, sent = news.logged(NOTHING_SENT, sent)
+        sent = news.logged(sent).end
         if sent.rollbacks:
             offline.summary["tracks.rolled_back"] = "\n".join(sent.rollbacks)
     finally:
@@ -136,6 +136,9 @@ def _add_thing(run: wandb.Run, scratch: Path, news: News, item: Logged, data: by
     """Log a thing as `media/NAME`, beside the numbers; one that W&B cannot take costs itself alone."""
     import wandb
 
+    if item.step < 0:  # which its client drops with a warning
+        news.leave_out(item, BELOW_0)
+        return
     key = f"media/{safe_key(item.name, NAME_CHARACTERS_MAX)}"
     path = scratch / f"thing.{file_ending(item.media_type)}"
     path.write_bytes(data)

@@ -17,6 +17,7 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.wings.watch.board.conftest import LIVE, OVER, REFUSED, SECOND, Home, make_home
+from tracks_dagster.wings.watch.board.effects import pages
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 START_MS_MAX = 120_000
@@ -254,6 +255,67 @@ def test_an_open_page_asks_for_what_differs_alone(window: Window) -> None:
     step = window.home.live.step
     expect(page.get_by_text(f"{step} / 400", exact=True).first).to_be_visible()
     assert f"{step} / 400" in shown
+
+
+@pytest.fixture
+def looking(window: Window) -> Iterator[Page]:
+    """A page whose looks the test answers: `looks` has the headers of each, `answer` fulfils one."""
+    page = window.open(f"/runs/{LIVE}")
+    page.evaluate(
+        """() => {
+          window.looks = [];
+          window.fetch = (_, { headers }) => new Promise((resolve) =>
+            looks.push({ headers, resolve }));
+          window.answer = async (number, body, version, type) => {
+            while (looks.length <= number) await new Promise((resolve) => setTimeout(resolve, 20));
+            const headers = { ETag: version, "Content-Type": type };
+            looks[number].resolve(new Response(body, { headers }));
+            await new Promise((resolve) => setTimeout(resolve, 100));
+          };
+          clearTimeout(timer);
+          sent = "<p>one</p>\\n<p>two</p>";
+          version = '"before"';
+        }"""
+    )
+    yield page
+    window.open("/")
+
+
+GROWN = "<p>one</p>\n<p>new</p>\n<p>two</p>"
+GREW = '[[0, 1], "<p>new</p>", [1, 1]]'
+
+
+def answer(
+    page: Page, number: int, body: str, version: str, kind: str = "application/json"
+) -> None:
+    """Answer a look, the first one is 0."""
+    page.evaluate("given => answer(...given)", [number, body, version, kind])
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_looks_that_are_under_way_only_the_newer_one_counts(
+    first: int, looking: Page
+) -> None:
+    version = f'"{pages.digest(GROWN)}"'
+    looking.evaluate("() => { look(); }")
+    looking.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    looking.wait_for_function("looks.length === 2")
+    answer(looking, first, GREW, version)
+    answer(looking, 1 - first, GREW, version)
+    assert looking.evaluate("[sent, version]") == [GROWN, version]
+    assert looking.evaluate("main.textContent.split(/\\s+/)") == ["one", "new", "two"]
+
+
+def test_a_difference_that_does_not_make_the_page_of_the_server_is_followed_by_all_of_it(
+    looking: Page,
+) -> None:
+    version = f'"{pages.digest(GROWN)}"'
+    looking.evaluate("() => { look(); }")
+    answer(looking, 0, GREW.replace("new", "old"), version)
+    answer(looking, 1, GROWN, version, "text/html")
+    asked = looking.evaluate("looks.map(({ headers }) => Object.values(headers))")
+    assert asked == [["difference", '"before"'], ["main", ""]]
+    assert looking.evaluate("[sent, version]") == [GROWN, version]
 
 
 def test_a_log_that_is_read_at_its_end_keeps_what_is_selected(window: Window) -> None:

@@ -299,7 +299,7 @@ def test_of_two_looks_that_are_under_way_only_the_newer_one_counts(
     version = f'"{pages.digest(GROWN)}"'
     looking.evaluate("() => { look(); }")
     looking.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    looking.wait_for_function("looks.length === 2")
+    looking.wait_for_function("() => looks.length === 2")
     answer(looking, first, GREW, version)
     answer(looking, 1 - first, GREW, version)
     assert looking.evaluate("[sent, version]") == [GROWN, version]
@@ -394,6 +394,55 @@ def test_a_chart_that_is_open_gets_its_new_points_alone(window: Window) -> None:
     page.mouse.up()
     page.wait_for_function("drawn => mine[1].toDataURL() !== drawn", arg=drawn)
     assert page.evaluate("mine.every((each) => each.isConnected)")  # who points at it went on
+
+
+def test_of_two_searches_for_metrics_the_newer_one_counts(window: Window) -> None:
+    page = window.open(f"/compare?run={LIVE}")
+    expect(page.locator("figure[data-metric=loss] .chart canvas")).to_be_visible()
+    page.evaluate(
+        """() => {
+          const fetched = window.fetch;
+          window.fetch = async (url, options) => {
+            const release = (resolve) => { window.release = resolve; };
+            if (url.includes("find=late")) await new Promise(release);
+            return fetched(url, options);
+          };
+        }"""
+    )
+    find = page.locator("#look [name=find]")
+    find.fill("late|loss")
+    page.wait_for_function("() => window.release")
+    find.fill("^grad_norm$")
+    panels = page.locator("figure[data-metric]")
+    expect(panels).to_have_count(1)
+    expect(find).to_be_focused()
+    with page.expect_response(re.compile("find=late")):
+        page.evaluate("release()")
+    page.wait_for_timeout(500)
+    expect(panels).to_have_count(1)
+    expect(panels).to_have_attribute("data-metric", "grad_norm")
+
+
+def test_curves_whose_answer_never_comes_are_asked_for_again(window: Window) -> None:
+    page = window.open(f"/compare?run={LIVE}")
+    expect(page.locator("figure[data-metric=loss] .chart canvas")).to_be_visible()
+    page.evaluate(
+        """() => {
+          const fetched = window.fetch;
+          AbortSignal.timeout = () => AbortSignal.abort(new Error("no answer"));
+          window.fetch = (url, options) => new Promise((resolve, reject) => {
+            if (!url.includes(".json")) return resolve(fetched(url, { ...options, signal: null }));
+            window.fetch = (url, options) => fetched(url, { ...options, signal: null });
+            if (options.signal) reject(options.signal.reason);
+          });
+        }"""
+    )
+    page.locator("#look [name=by]").select_option("hours")
+    banner = page.locator("#curves .banner")
+    expect(banner).to_contain_text("cannot be read now: no answer")
+    expect(banner).to_have_count(0)
+    label = page.locator("figure[data-metric=loss] .chart")
+    expect(label).to_have_attribute("aria-label", re.compile("by hours"))
 
 
 def test_a_filter_counts_what_it_shows(window: Window) -> None:

@@ -10,14 +10,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
+from tests.fakes import FakeObjectStore
+from tests.live_runs import LiveRun
 from tests.wings.watch.board.conftest import LIVE, OVER, REFUSED, SECOND, Home, make_home
 from tracks_dagster.wings.watch.board.effects import pages
+from tracks_dagster.wiring import build
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 START_MS_MAX = 120_000
@@ -551,6 +555,25 @@ def test_nothing_is_cut_off_at_the_side(
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (ground == "rgb(22, 24, 28)") is (scheme == "dark")
     page.set_viewport_size(DESK)  # type: ignore[arg-type]
+
+
+def test_a_comparison_that_was_opened_before_the_first_step_gets_its_curves(window: Window) -> None:
+    app = build(window.home.settings)
+    run = LiveRun(FakeObjectStore(), "first-step", now=datetime.now(UTC), ranks=1, steps=150)
+    run.history.write_to(app.store, count=1)  # declared
+    app.projector.scan()
+    page = window.open(f"/compare?run={run.run_id}")
+    expect(page.get_by_text("have no metric yet")).to_be_visible()
+    smooth = page.locator("#look [name=smooth]")
+    smooth.fill("7")
+    page.evaluate("window.isTheSamePage = true")
+    run.store = app.store
+    run.write().grow(1)
+    app.projector.scan()
+    expect(page.locator("figure[data-metric=loss] .chart canvas")).to_be_visible()
+    expect(smooth).to_be_focused()
+    expect(smooth).to_have_value("7")
+    assert page.evaluate("window.isTheSamePage")
 
 
 def test_no_request_left_the_machine_and_nothing_was_refused_by_the_policy(window: Window) -> None:

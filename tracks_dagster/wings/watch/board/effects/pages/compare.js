@@ -72,16 +72,20 @@
   const words = (html) => [...new DOMParser().parseFromString(html, "text/html")
     .querySelectorAll("main h1, main p")].map((each) => each.textContent.trim()).join(". ");
 
-  async function load() { // what is on the screen and was not read as it is asked for now
+  // What is on the screen and was not read as it is asked for now. isDue: it is asked at least once, so
+  // that metrics which are new are found where nothing is on the screen.
+  async function load(isDue = false) {
     if (isBusy) return;
     isBusy = true;
+    let listed = shownNames();
     try {
-      for (;;) {
+      for (;; isDue = false) {
         const wanted = key();
         const names = [...seen].filter((name) => numbers.get(name)?.key !== wanted).slice(0, boxes().length > MANY ? BATCH_OF_MANY : BATCH);
-        if (!names.length) break;
+        if (!names.length && !isDue) break;
         const { metrics, ...shared } = await ask(names);
         isOver = shared.is_over;
+        listed = shared.names;
         say(Object.entries(shared.without).map(([run, why]) => `${run} is not drawn: ${why}`).join(" "));
         for (const name of names) {
           const found = joined(numbers.get(name), metrics[name] || { x: [], runs: {} });
@@ -94,6 +98,7 @@
       say(`These curves cannot be read now: ${error.message}`);
     }
     isBusy = false;
+    if (!embedded && listed !== shownNames()) renew();
   }
 
   function joined(known, fresh) { // what is known up to there, and what came behind it
@@ -441,6 +446,7 @@
   // --- the form, the boxes, the links ---
   const redraw = () => { for (const name of seen) figures(name).forEach(draw); };
   const look = () => body.querySelector("#look");
+  const shownNames = () => look().dataset.names;
   const slid = (value) => (+value ? Math.round(10 ** (value / 10)) : 0);
 
   function set(form) { // what the form says, in the address
@@ -509,12 +515,14 @@
     for (const fresh of box.querySelectorAll("figure[data-metric]")) {
       const old = known.get(fresh.dataset.metric);
       if (!old) continue;
-      old.querySelector(".tools").replaceWith(fresh.querySelector(".tools"));
+      for (const each of ["figcaption", ".tools"]) old.querySelector(each).replaceWith(fresh.querySelector(each));
       fresh.replaceWith(old);
       known.delete(fresh.dataset.metric);
     }
     known.forEach(drop);
-    box.querySelector("#look").remove();
+    const freshForm = box.querySelector("#look");
+    form.dataset.names = freshForm.dataset.names;
+    freshForm.remove();
     for (const each of [...body.childNodes]) if (each !== form) each.remove(); // who types in it goes on
     form.after(...box.childNodes);
     if (body.contains(activeElement)) activeElement.focus({ preventScroll: true });
@@ -556,7 +564,7 @@
   setInterval(() => {
     if (isOver || embedded || document.hidden) return;
     epoch += 1;
-    load();
+    load(true);
   }, EVERY_MS);
   if (embedded) {
     for (const each of look().elements.by.options) each.hidden = each.disabled = !embedded[each.value];

@@ -10,13 +10,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
+from tests.fakes import FakeObjectStore
+from tests.live_runs import LiveRun
 from tests.wings.watch.board.conftest import LIVE, OVER, REFUSED, SECOND, Home, make_home
+from tracks_dagster.wings.watch.board.effects import pages
+from tracks_dagster.wiring import build
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 START_MS_MAX = 120_000
@@ -256,6 +261,67 @@ def test_an_open_page_asks_for_what_differs_alone(window: Window) -> None:
     assert f"{step} / 400" in shown
 
 
+@pytest.fixture
+def looking(window: Window) -> Iterator[Page]:
+    """A page whose looks the test answers: `looks` has the headers of each, `answer` fulfils one."""
+    page = window.open(f"/runs/{LIVE}")
+    page.evaluate(
+        """() => {
+          window.looks = [];
+          window.fetch = (_, { headers }) => new Promise((resolve) =>
+            looks.push({ headers, resolve }));
+          window.answer = async (number, body, version, type) => {
+            while (looks.length <= number) await new Promise((resolve) => setTimeout(resolve, 20));
+            const headers = { ETag: version, "Content-Type": type };
+            looks[number].resolve(new Response(body, { headers }));
+            await new Promise((resolve) => setTimeout(resolve, 100));
+          };
+          clearTimeout(timer);
+          sent = "<p>one</p>\\n<p>two</p>";
+          version = '"before"';
+        }"""
+    )
+    yield page
+    window.open("/")
+
+
+GROWN = "<p>one</p>\n<p>new</p>\n<p>two</p>"
+GREW = '[[0, 1], "<p>new</p>", [1, 1]]'
+
+
+def answer(
+    page: Page, number: int, body: str, version: str, kind: str = "application/json"
+) -> None:
+    """Answer a look, the first one is 0."""
+    page.evaluate("given => answer(...given)", [number, body, version, kind])
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_looks_that_are_under_way_only_the_newer_one_counts(
+    first: int, looking: Page
+) -> None:
+    version = f'"{pages.digest(GROWN)}"'
+    looking.evaluate("() => { look(); }")
+    looking.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    looking.wait_for_function("() => looks.length === 2")
+    answer(looking, first, GREW, version)
+    answer(looking, 1 - first, GREW, version)
+    assert looking.evaluate("[sent, version]") == [GROWN, version]
+    assert looking.evaluate("main.textContent.split(/\\s+/)") == ["one", "new", "two"]
+
+
+def test_a_difference_that_does_not_make_the_page_of_the_server_is_followed_by_all_of_it(
+    looking: Page,
+) -> None:
+    version = f'"{pages.digest(GROWN)}"'
+    looking.evaluate("() => { look(); }")
+    answer(looking, 0, GREW.replace("new", "old"), version)
+    answer(looking, 1, GROWN, version, "text/html")
+    asked = looking.evaluate("looks.map(({ headers }) => Object.values(headers))")
+    assert asked == [["difference", '"before"'], ["main", ""]]
+    assert looking.evaluate("[sent, version]") == [GROWN, version]
+
+
 def test_a_log_that_is_read_at_its_end_keeps_what_is_selected(window: Window) -> None:
     page = window.open(f"/runs/{LIVE}")
     selected, shown = page.evaluate(
@@ -332,6 +398,55 @@ def test_a_chart_that_is_open_gets_its_new_points_alone(window: Window) -> None:
     page.mouse.up()
     page.wait_for_function("drawn => mine[1].toDataURL() !== drawn", arg=drawn)
     assert page.evaluate("mine.every((each) => each.isConnected)")  # who points at it went on
+
+
+def test_of_two_searches_for_metrics_the_newer_one_counts(window: Window) -> None:
+    page = window.open(f"/compare?run={LIVE}")
+    expect(page.locator("figure[data-metric=loss] .chart canvas")).to_be_visible()
+    page.evaluate(
+        """() => {
+          const fetched = window.fetch;
+          window.fetch = async (url, options) => {
+            const release = (resolve) => { window.release = resolve; };
+            if (url.includes("find=late")) await new Promise(release);
+            return fetched(url, options);
+          };
+        }"""
+    )
+    find = page.locator("#look [name=find]")
+    find.fill("late|loss")
+    page.wait_for_function("() => window.release")
+    find.fill("^grad_norm$")
+    panels = page.locator("figure[data-metric]")
+    expect(panels).to_have_count(1)
+    expect(find).to_be_focused()
+    with page.expect_response(re.compile("find=late")):
+        page.evaluate("release()")
+    page.wait_for_timeout(500)
+    expect(panels).to_have_count(1)
+    expect(panels).to_have_attribute("data-metric", "grad_norm")
+
+
+def test_curves_whose_answer_never_comes_are_asked_for_again(window: Window) -> None:
+    page = window.open(f"/compare?run={LIVE}")
+    expect(page.locator("figure[data-metric=loss] .chart canvas")).to_be_visible()
+    page.evaluate(
+        """() => {
+          const fetched = window.fetch;
+          AbortSignal.timeout = () => AbortSignal.abort(new Error("no answer"));
+          window.fetch = (url, options) => new Promise((resolve, reject) => {
+            if (!url.includes(".json")) return resolve(fetched(url, { ...options, signal: null }));
+            window.fetch = (url, options) => fetched(url, { ...options, signal: null });
+            if (options.signal) reject(options.signal.reason);
+          });
+        }"""
+    )
+    page.locator("#look [name=by]").select_option("hours")
+    banner = page.locator("#curves .banner")
+    expect(banner).to_contain_text("cannot be read now: no answer")
+    expect(banner).to_have_count(0)
+    label = page.locator("figure[data-metric=loss] .chart")
+    expect(label).to_have_attribute("aria-label", re.compile("by hours"))
 
 
 def test_a_filter_counts_what_it_shows(window: Window) -> None:
@@ -440,6 +555,25 @@ def test_nothing_is_cut_off_at_the_side(
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (ground == "rgb(22, 24, 28)") is (scheme == "dark")
     page.set_viewport_size(DESK)  # type: ignore[arg-type]
+
+
+def test_a_comparison_that_was_opened_before_the_first_step_gets_its_curves(window: Window) -> None:
+    app = build(window.home.settings)
+    run = LiveRun(FakeObjectStore(), "first-step", now=datetime.now(UTC), ranks=1, steps=150)
+    run.history.write_to(app.store, count=1)  # declared
+    app.projector.scan()
+    page = window.open(f"/compare?run={run.run_id}")
+    expect(page.get_by_text("have no metric yet")).to_be_visible()
+    smooth = page.locator("#look [name=smooth]")
+    smooth.fill("7")
+    page.evaluate("window.isTheSamePage = true")
+    run.store = app.store
+    run.write().grow(1)
+    app.projector.scan()
+    expect(page.locator("figure[data-metric=loss] .chart canvas")).to_be_visible()
+    expect(smooth).to_be_focused()
+    expect(smooth).to_have_value("7")
+    assert page.evaluate("window.isTheSamePage")
 
 
 def test_no_request_left_the_machine_and_nothing_was_refused_by_the_policy(window: Window) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from html import escape, unescape
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from tests.bodies import CONFIG
+from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tests.live_runs import LiveRun, loss_of
 from tests.stories import Story
@@ -310,6 +311,53 @@ def test_curves_that_are_open_are_sent_from_where_they_were_on(tmp_path: Path) -
     assert ask(["grows"], "loss", before["cursor"])[0]["after"] == 0  # of before the resume
     for odd in ("x", f"{both['cursor']}9999", "a.b", "."):
         assert ask(["grows"], "loss", odd)[0]["after"] == 0
+
+
+def test_a_comparison_is_over_when_no_attempt_can_follow(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
+    app = build(settings)
+    begin = datetime.now(UTC) - timedelta(minutes=30)
+    runs = {
+        name: LiveRun(app.store, name, now=begin, ranks=1) for name in ("paused", "refused", "over")
+    }
+    for run in runs.values():
+        run.history.end("preempted", last_step=run.step)
+    runs["refused"].history.refuse()  # a person may retry it
+    runs["over"].history.finish()
+    for run in runs.values():
+        run.write()
+    History("new", begin=begin).declare().write_to(app.store)
+    app.projector.scan()
+    visitor = Visitor(guarded(Sources(settings)))
+    found = {
+        name: visitor.get(f"/compare.json?run={name}&metric=loss").json()["is_over"]
+        for name in (*runs, "new")
+    }
+    assert found == {"paused": False, "refused": False, "over": True, "new": False}
+
+
+def test_a_page_and_its_numbers_name_the_same_metrics_until_there_are_others(
+    tmp_path: Path,
+) -> None:
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
+    app = build(settings)
+    run = LiveRun(FakeObjectStore(), "new", now=datetime.now(UTC), ranks=1)
+    run.history.write_to(app.store, count=1)
+
+    def names() -> set[str]:
+        """Return what the page, its panels and its numbers name; each time nothing was read yet."""
+        app.projector.scan()
+        visitor = Visitor(guarded(Sources(settings)))
+        parts = [visitor.get(f"/compare{path}?run=new").text for path in ("", "/curves")]
+        found = {each for part in parts for each in re.findall('data-names="(.*?)"', part)}
+        return found | {visitor.get("/compare.json?run=new").json()["names"]}
+
+    (before,) = names()
+    run.store = app.store
+    run.write().grow(1)
+    (after,) = names()
+    run.grow(1)
+    assert names() == {after} != {before}
 
 
 def version_of(part: str) -> str:

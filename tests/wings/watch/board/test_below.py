@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 
 import pytest
 from starlette.applications import Starlette
@@ -10,6 +11,7 @@ from starlette.applications import Starlette
 from tests.visitors import Visitor
 from tests.wings.watch.board.conftest import LIVE, OVER, Home
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.wings.watch.board.effects import pages
 from tracks_dagster.wings.watch.board.effects.app import Board
 from tracks_dagster.wings.watch.board.effects.below import Below, check_prefix, page_below
 from tracks_dagster.wings.watch.board.effects.serving import Access, guarded
@@ -72,6 +74,17 @@ def test_a_page_is_there_however_much_of_the_prefix_proxies_leave(prefix: str, h
     assert visitor.get(prefix or "/").status_code == 200
     found = visitor.get(f"{prefix}/find?run={OVER}").headers["Location"]
     assert found == f"/lab/tracks/runs/{OVER}"
+
+
+def test_the_version_of_a_page_is_a_digest_of_what_is_sent_below_a_prefix_too(home: Home) -> None:
+    visitor = below(home, "/tracks")
+    part = visitor.get(f"/runs/{OVER}", {"X-Part": "main"})
+    version = f'"{pages.digest(part.text)}"'
+    assert 'href="/tracks/' in part.text
+    assert part.headers["ETag"] == version
+    assert f'<main data-live data-version="{version}"' in unescape(
+        visitor.get(f"/runs/{OVER}").text
+    )
 
 
 def test_another_path_is_not_taken_for_the_prefix(home: Home) -> None:

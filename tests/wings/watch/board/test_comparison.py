@@ -216,6 +216,8 @@ def test_a_band_is_the_mean_and_deviation_of_runs_where_two_of_them_are() -> Non
         without={},
         steps_per_x={"a": 1.0, "b": 1.0},
         growing=(),
+        is_over=True,
+        names="",
         basis="",
     )
     band = band_of(lines, "loss", ["a", "b", "without the metric"], css="r1")

@@ -108,6 +108,8 @@ def test_a_metric_that_was_never_finite_lies_in_the_middle_of_its_buckets() -> N
         "without": {},
         "steps_per_x": {},
         "growing": (),
+        "is_over": True,
+        "names": "",
         "basis": "",
     }
     lines = Lines(

@@ -125,7 +125,8 @@ class DrawnGroup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvesView:
     """The curves of a comparison. given: every key and value of the address that the form does not
-    have; data: where the script asks for numbers; hidden: a way back for each metric; pages: links."""
+    have; data: where the script asks for numbers; names: changes with the metrics that there are;
+    hidden: a way back for each metric; pages: links."""
 
     by: str
     axes: tuple[str, ...]
@@ -137,6 +138,7 @@ class CurvesView:
     has_bands: bool
     given: tuple[tuple[str, str], ...]
     data: str
+    names: str
     catalogue: Catalogue
     groups: tuple[DrawnGroup, ...]
     hidden: tuple[Link, ...]

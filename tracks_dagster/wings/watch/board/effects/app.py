@@ -29,7 +29,8 @@ It writes only where it is given what acts (`acting`), and then by POST alone.
 
 A page that is open asks for its own `main` again and again (header `X-Part: main`), and gets 304 while
 nothing changed; with `X-Part: difference` what differs from the version that it names (`If-None-Match`,
-`difference.py`), or all of it where that version was forgotten.
+`difference.py`), or all of it where that version was forgotten. A version is a digest of what is sent:
+a page that made something else of a difference asks for all of it.
 """
 
 from __future__ import annotations
@@ -543,7 +544,8 @@ class Board:
     ) -> Response:
         """Return a page, or what is inside of its `main` where only that is asked for."""
         body = pages.render_part(part, view)
-        version = f'"{pages.digest(body)}"'
+        inside = page_below(self._prefix, body)
+        version = f'"{pages.digest(inside)}"'
         as_of = f"as of {formats.clock(self._sources.now())[11:]}"
         is_away = status >= HTTP_503
         headers = {"ETag": version, "X-As-Of": as_of, "Cache-Control": "no-store", "Vary": "X-Part"}
@@ -551,16 +553,16 @@ class Board:
         if asked in (MAIN, DIFFERENCE):
             if known == version:
                 return Response(status_code=304, headers=headers)
-            part = page_below(self._prefix, body)
             before = self._sent.find(known) if asked == DIFFERENCE else None
-            self._sent.add(version, part)
+            self._sent.add(version, inside)
             if status != HTTP_200 or before is None:
-                return HTMLResponse(part, status_code=status, headers=headers)
-            return JSONResponse(difference(before, part), headers=headers)
+                return HTMLResponse(inside, status_code=status, headers=headers)
+            return JSONResponse(difference(before, inside), headers=headers)
         html = pages.render_page(
             part,
             title,
             body,
+            version=version,
             as_of="not live" if is_away else as_of,
             ui_url=self._sources.ui_url,
             is_live=is_live,

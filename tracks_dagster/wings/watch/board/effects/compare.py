@@ -47,6 +47,7 @@ from tracks_dagster.wings.watch.board.effects.side_by_side import (
     band_of,
     drawn_curve,
     lines_json,
+    names_digest,
 )
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wings.watch.board.reading import RunReading
@@ -209,6 +210,7 @@ class Comparisons:
             has_bands=any(run.band is not None for run in shown),
             given=tuple(each for each in items if each[0] not in (*FORM, "page", "steps", "x")),
             data=f"/compare.json?{urlencode(runs)}",
+            names=names_digest(metrics),
             catalogue=found,
             groups=tuple(_groups(request, found, svgs)),
             hidden=tuple(

@@ -138,14 +138,18 @@ def render_page(
     title: str,
     body: str,
     *,
+    version: str,
     as_of: str,
     ui_url: str,
     is_live: bool,
     is_away: bool,
     actor: str = "",
 ) -> str:
-    """Return a whole page around a part that was rendered. is_away: it only says why there is none.
-    actor: in whose name forms are recorded, "" where there are none."""
+    """Return a whole page around a part that was rendered.
+
+    version: of that part, as it is sent; is_away: it only says why there is none; actor: in whose name
+    forms are recorded, "" where there are none.
+    """
     return visible(
         _templates()
         .get_template("base.html")
@@ -153,7 +157,7 @@ def render_page(
             part=part,
             title=title,
             body=Markup(body),
-            version=f'"{digest(body)}"',
+            version=version,
             assets=assets_version(),
             as_of=as_of,
             ui_url=ui_url,

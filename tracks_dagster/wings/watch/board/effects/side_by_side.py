@@ -1,7 +1,8 @@
 """The numbers of many runs' curves on one axis, for a page that draws them itself, and for pictures.
 
-What was read of a run that is over never changes, so it stays in memory; of one that trains the newest
-steps are read again. A reading opens a run's journals only where something of it is not kept.
+What was read of a run that nobody writes to stays in memory until its track grows; of one that
+trains the newest steps are read again. A reading opens a run's journals only where something of it is
+not kept.
 """
 
 from __future__ import annotations
@@ -49,8 +50,10 @@ from tracks_dagster.wings.watch.board.catalogue import title_of
 from tracks_dagster.wings.watch.board.effects.fresh import Fresh
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 
-KEPT_MAX = 300  # answers about runs that are over, of 35 kB for each of up to twelve metrics
-NAMES_KEPT_MAX = 200  # runs that are over, with their metrics' names and newest values
+KEPT_MAX = (
+    300  # answers about runs that nobody writes to, of 35 kB for each of up to twelve metrics
+)
+NAMES_KEPT_MAX = 200  # runs that nobody writes to, with their metrics' names and newest values
 DIGITS = 6  # of a number in an answer: a screen shows fewer
 BUCKETS_MAX = 1000
 NOTHING_YET: Mapping[str, str] = MappingProxyType({})
@@ -76,7 +79,8 @@ class Lines:
 
     within: where the axis begins and ends; grid: its buckets; found: by metric, then by run; without:
     of each run that does not have this axis, why; steps_per_x: of each run, for averages over steps;
-    growing: the runs whose journals grow; basis: a digest of the buckets and the attempts: while it is
+    growing: the runs whose journals grow; is_over: whether none of the runs will ever have another
+    attempt; names: `names_digest` of them; basis: a digest of the buckets and the attempts: while it is
     the same, a run that grows changes no bucket before its newest one.
     """
 
@@ -88,12 +92,9 @@ class Lines:
     without: Mapping[str, str]
     steps_per_x: Mapping[str, float]
     growing: tuple[str, ...]
+    is_over: bool
+    names: str
     basis: str
-
-    @property
-    def is_over(self) -> bool:
-        """Whether none of the runs grows."""
-        return not self.growing
 
     def cursor(self, name: str) -> str:
         """Return from which of its buckets on a metric may change, for `first_changed`."""
@@ -178,9 +179,11 @@ class _Reading:
         names: Fresh[Any],
     ) -> None:
         self.run_id = state.run_id
-        self.is_over = _is_over(state, now)
+        self.is_settled = _is_settled(state, now)
+        # One that waits for its next attempt, or was refused and may be retried, goes on one day.
+        self.is_over = self.is_settled and state.finished is not None
         attempts = [(each.attempt_id, each.resumed_step, each.ended_seq) for each in state.attempts]
-        self.basis = (state.run_id, self.is_over, attempts)
+        self.basis = (state.run_id, self.is_settled, attempts)
         self._tracks = tracks
         self._state = state
         self._cache = cache
@@ -210,14 +213,14 @@ class _Reading:
 
         def read() -> dict[str, Buckets]:
             so_far: SoFar | None = None
-            if by == STEP and not self.is_over:
+            if by == STEP and not self.is_settled:
                 so_far = self._kept.get((self.run_id, *what), SoFar)
             return read_buckets(self._journals, self._axis(by), metrics, pixels, so_far)
 
         return self._once(self._kept, what, read)
 
     def _once(self, kept: Fresh[Any], what: tuple[Hashable, ...], make: Callable[[], T]) -> T:
-        if not self.is_over:
+        if not self.is_settled:
             return make()
         found: T = kept.get((self.run_id, self._state.head.seq, *what), make)
         return found
@@ -247,8 +250,8 @@ class _Reading:
         return ends, axis.label, steps / span if span > 0 else 1.0
 
 
-def _is_over(state: RunState, now: datetime) -> bool:
-    """Whether nobody writes to its journals any more."""
+def _is_settled(state: RunState, now: datetime) -> bool:
+    """Whether nobody writes to its journals before there is another attempt."""
     ends = [attempt.ended_at for attempt in state.attempts]
     return all(end is not None and (now - end).total_seconds() > SETTLED_S for end in ends)
 
@@ -272,9 +275,9 @@ def _lines(
             ends[each.run_id] = found
     places = [place for found_at, _, _ in ends.values() for place in found_at]
     begin, end = within or (axis_range(places) if places else (0.0, 1.0))
-    is_over = all(each.is_over for each in readings)
+    is_settled = all(each.is_settled for each in readings)
     # While one run grows what is kept of the others fits still: their buckets stay where they are.
-    pixels = Pixels(begin, end if within or is_over else round_up(end), buckets)
+    pixels = Pixels(begin, end if within or is_settled else round_up(end), buckets)
     metrics: dict[str, Metric] = {}
     lines: dict[str, dict[str, Buckets]] = {name: {} for name in names}
     for each in readings:
@@ -292,8 +295,17 @@ def _lines(
         found={name: of_runs for name, of_runs in lines.items() if of_runs},
         without=without,
         steps_per_x={run_id: steps for run_id, (_, _, steps) in ends.items()},
-        growing=tuple(each.run_id for each in readings if not each.is_over),
+        growing=tuple(each.run_id for each in readings if not each.is_settled),
+        is_over=all(each.is_over for each in readings),
+        names=names_digest({each.run_id: each.metrics for each in readings}),
         basis=_digest(by, pixels, *(each.basis for each in readings)),
+    )
+
+
+def names_digest(of_runs: Mapping[str, RunMetrics]) -> str:
+    """Return a digest of which metrics each run has: while it is the same, so are a page's panels."""
+    return _digest(
+        [(run_id, sorted(m.name for m in of_runs[run_id].metrics)) for run_id in of_runs]
     )
 
 
@@ -309,7 +321,8 @@ def lines_json(lines: Lines, since: Mapping[str, str] = NOTHING_YET) -> dict[str
 
     Of each metric: `x`, the places; of each run `at`, which of these it has a value at, `mean`, and
     where a place has several values `first` and `second`: the smallest and the largest, as they came;
-    `odd`: the places of what is not a finite number; `cursor`, with which the script asks again.
+    `odd`: the places of what is not a finite number; `cursor`, with which the script asks again. Beside
+    them `names`, which changes with the panels that there are.
 
     since: cursors by metric, as they were given out. Of such a metric only the places that may have
     changed are there, which come behind the first `after` that the script has.
@@ -318,6 +331,7 @@ def lines_json(lines: Lines, since: Mapping[str, str] = NOTHING_YET) -> dict[str
         "x_label": lines.x_label,
         "within": list(lines.within),
         "is_over": lines.is_over,
+        "names": lines.names,
         "without": dict(lines.without),
         "metrics": {
             name: _metric_json(lines, name, lines.first_changed(since.get(name, "")))

@@ -7,30 +7,32 @@ const main = document.querySelector("main"), pulse = document.getElementById("pu
 const news = document.getElementById("news"); // read aloud, so it changes with what is live alone
 let version = main.dataset.version, failures = 0, timer = 0, chosen = null, pointer = null;
 let sent = null, isBehind = false; // `main` as it came last; whether a form was left as it was
+let turn = 0; // of looks: an answer counts for the newest alone, or it is applied to what another brought
 
 // --- live ---
-function again(ms) { clearTimeout(timer); timer = setTimeout(look, ms); }
+function again(ms) { turn += 1; clearTimeout(timer); timer = setTimeout(look, ms); }
 
 async function look() {
   if (document.hidden || !main.hasAttribute("data-live")) return;
+  const mine = turn, before = sent;
   let wait = EVERY_MS;
   try {
-    const headers = { "X-Part": sent === null ? "main" : "difference", "If-None-Match": version || "" };
-    const answer = await fetch(location.href, { headers, cache: "no-store",
-      signal: AbortSignal.timeout(LATE_MS_MAX) });
-    if (answer.status !== 304 && !answer.ok) throw new Error(await reason(answer));
+    let answer = await ask(before === null ? "main" : "difference", version || "");
+    let fresh = await text(answer, before);
+    if (fresh === undefined) fresh = await text(answer = await ask("main", ""), before);
+    if (mine !== turn) return;
     if (failures) news.textContent = "live again";
     failures = 0;
     tell("");
     pulse.className = "";
     pulse.textContent = answer.headers.get("X-As-Of") || "live";
     if (answer.status !== 304) {
-      const isWhole = !(answer.headers.get("Content-Type") || "").startsWith("application/json");
-      sent = isWhole ? await answer.text() : applied(await answer.json(), sent);
+      sent = fresh;
       version = answer.headers.get("ETag");
     }
     if (answer.status !== 304 || isBehind) show(sent);
   } catch (error) {
+    if (mine !== turn) return;
     failures += 1;
     news.textContent = "";
     wait = Math.min(LATE_MS_MAX, EVERY_MS * 2 ** failures);
@@ -40,6 +42,28 @@ async function look() {
       ? "The board does not answer. What is shown here was read before." : error.message);
   }
   again(wait);
+}
+
+async function ask(part, known) {
+  const headers = { "X-Part": part, "If-None-Match": known };
+  const answer = await fetch(location.href, { headers, cache: "no-store",
+    signal: AbortSignal.timeout(LATE_MS_MAX) });
+  if (answer.status !== 304 && !answer.ok) throw new Error(await reason(answer));
+  return answer;
+}
+
+async function text(answer, before) { // of `main`; undefined where what differs does not make it of before
+  if (answer.status === 304) return before;
+  if (!(answer.headers.get("Content-Type") || "").startsWith("application/json")) return answer.text();
+  const made = applied(await answer.json(), before);
+  return await isOf(made, answer.headers.get("ETag")) ? made : undefined;
+}
+
+async function isOf(text, version) { // as `digest` in pages.py
+  if (!crypto.subtle) return true; // no secure context
+  const bytes = new Uint8Array(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(text)));
+  const digest = [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  return version === `"${digest.slice(0, 16)}"`;
 }
 
 async function reason(answer) { // what the page says that was sent in place of this one

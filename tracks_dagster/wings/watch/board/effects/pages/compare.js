@@ -9,6 +9,7 @@
   document.documentElement.classList.add("has-script");
 
   const BATCH = 6, BATCH_OF_MANY = 2, EVERY_MS = 10000, MANY = 12, TYPING_MS = 300; // MANY runs: half as many points each
+  const LATE_MS_MAX = 30000; // for an answer
   const FENCE = 3, TIP_RUNS = 6, HEIGHT = 190, LARGE = 430, ZOOM = 0.25;
   const embedded = JSON.parse(document.getElementById("numbers")?.textContent || "null");
   let asked = new URLSearchParams(location.search), epoch = 0, isBusy = false, isOver = false;
@@ -61,24 +62,30 @@
       query.append("metric", name);
       query.append("since", numbers.get(name)?.cursor || ""); // what is known of it is not sent again
     }
-    const answer = await fetch(`${address()}.json?${query}`, { cache: "no-store" });
+    const answer = await get(`${address()}.json?${query}`);
     if (!answer.ok) throw new Error(words(await answer.text()) || `The board answers ${answer.status}.`);
     return answer.json();
   }
 
+  const get = (url) => fetch(url, { cache: "no-store", signal: AbortSignal.timeout(LATE_MS_MAX) });
+
   const words = (html) => [...new DOMParser().parseFromString(html, "text/html")
     .querySelectorAll("main h1, main p")].map((each) => each.textContent.trim()).join(". ");
 
-  async function load() { // what is on the screen and was not read as it is asked for now
+  // What is on the screen and was not read as it is asked for now. isDue: it is asked at least once, so
+  // that metrics which are new are found where nothing is on the screen.
+  async function load(isDue = false) {
     if (isBusy) return;
     isBusy = true;
+    let listed = shownNames();
     try {
-      for (;;) {
+      for (;; isDue = false) {
         const wanted = key();
         const names = [...seen].filter((name) => numbers.get(name)?.key !== wanted).slice(0, boxes().length > MANY ? BATCH_OF_MANY : BATCH);
-        if (!names.length) break;
+        if (!names.length && !isDue) break;
         const { metrics, ...shared } = await ask(names);
         isOver = shared.is_over;
+        listed = shared.names;
         say(Object.entries(shared.without).map(([run, why]) => `${run} is not drawn: ${why}`).join(" "));
         for (const name of names) {
           const found = joined(numbers.get(name), metrics[name] || { x: [], runs: {} });
@@ -87,9 +94,11 @@
         }
       }
     } catch (error) {
+      isOver = false; // it is asked again
       say(`These curves cannot be read now: ${error.message}`);
     }
     isBusy = false;
+    if (!embedded && listed !== shownNames()) renew();
   }
 
   function joined(known, fresh) { // what is known up to there, and what came behind it
@@ -437,6 +446,7 @@
   // --- the form, the boxes, the links ---
   const redraw = () => { for (const name of seen) figures(name).forEach(draw); };
   const look = () => body.querySelector("#look");
+  const shownNames = () => look().dataset.names;
   const slid = (value) => (+value ? Math.round(10 ** (value / 10)) : 0);
 
   function set(form) { // what the form says, in the address
@@ -491,23 +501,31 @@
     renew();
   });
 
+  let turn = 0; // of renewals: an answer counts for the newest alone
   async function renew() { // the panels that are asked for now; those that were there stay as they are
-    const answer = await fetch(`${address()}/curves?${asked}`, { cache: "no-store" }).catch(() => null);
-    if (!answer?.ok) { say(answer ? words(await answer.text()) : "The board does not answer."); return; }
+    const mine = turn += 1;
+    const answer = await get(`${address()}/curves?${asked}`).catch(() => null);
+    const html = await answer?.text().catch(() => null);
+    if (mine !== turn) return;
+    if (html == null || !answer.ok) { say(html == null ? "The board does not answer." : words(html)); return; }
     say("");
-    const box = document.createElement("div");
-    box.innerHTML = await answer.text();
+    const box = document.createElement("div"), form = look(), { activeElement } = document;
+    box.innerHTML = html;
     const known = new Map([...body.querySelectorAll("figure[data-metric]")].map((each) => [each.dataset.metric, each]));
     for (const fresh of box.querySelectorAll("figure[data-metric]")) {
       const old = known.get(fresh.dataset.metric);
       if (!old) continue;
-      old.querySelector(".tools").replaceWith(fresh.querySelector(".tools"));
+      for (const each of ["figcaption", ".tools"]) old.querySelector(each).replaceWith(fresh.querySelector(each));
       fresh.replaceWith(old);
       known.delete(fresh.dataset.metric);
     }
     known.forEach(drop);
-    box.querySelector("#look").replaceWith(look()); // who types in it goes on
-    body.replaceChildren(...box.childNodes);
+    const freshForm = box.querySelector("#look");
+    form.dataset.names = freshForm.dataset.names;
+    freshForm.remove();
+    for (const each of [...body.childNodes]) if (each !== form) each.remove(); // who types in it goes on
+    form.after(...box.childNodes);
+    if (body.contains(activeElement)) activeElement.focus({ preventScroll: true });
     begin();
   }
 
@@ -546,7 +564,7 @@
   setInterval(() => {
     if (isOver || embedded || document.hidden) return;
     epoch += 1;
-    load();
+    load(true);
   }, EVERY_MS);
   if (embedded) {
     for (const each of look().elements.by.options) each.hidden = each.disabled = !embedded[each.value];

@@ -50,9 +50,7 @@ from tracks_dagster.wings.watch.board.catalogue import title_of
 from tracks_dagster.wings.watch.board.effects.fresh import Fresh
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 
-KEPT_MAX = (
-    300  # answers about runs that nobody writes to, of 35 kB for each of up to twelve metrics
-)
+KEPT_MAX = 300  # answers about runs that nobody writes to, of 35 kB for up to twelve metrics each
 NAMES_KEPT_MAX = 200  # runs that nobody writes to, with their metrics' names and newest values
 DIGITS = 6  # of a number in an answer: a screen shows fewer
 BUCKETS_MAX = 1000

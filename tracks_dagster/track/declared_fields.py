@@ -119,8 +119,8 @@ def _rule(name: str, kind: Kind, words: str, **more: Any) -> Field:
 
 # fmt: off
 # Called as the launcher whose jobs it is of.
-SLURM = _compute("slurm", Kind.LABELS, "Slurm: account, constraint, exclude, nice, reservation, "
-                 "time_limit; container_image, container_mounts, modules, prologue of its jobs.",
+SLURM = _compute("slurm", Kind.LABELS,
+                 "Slurm: of its jobs account, time_limit, exclude, container_image …; docs/slurm.md.",
                  {}, key="slurm", example={"time_limit": "24h"})
 CLUSTER = (
     _compute("ranks_per_node", Kind.COUNT, "Ranks of each node or pod.", 1),

@@ -136,11 +136,13 @@ class LeftGangs:
         gangs = world.launcher_of(found.attempt.opened.compute.launcher)
         if not isinstance(gangs, EndsInSteps):
             return True
-        if found.key not in self.ending:
+        if found.key not in self.ending and problem != NO_PROBLEM:
             self.ending[found.key] = begin_end(world.tracks, found.ref, problem)
-            if problem != NO_PROBLEM:
-                return False  # finding it took its time: the first step is one of the next tick
-        return gangs.end_in_steps(found.ref)
+            return False  # finding it took its time: the first step is one of the next tick
+        if gangs.end_in_steps(found.ref):
+            return True
+        self.ending.setdefault(found.key, problem)
+        return False
 
     def forget_all_but(self, run_ids: Sequence[str]) -> None:
         """Forget the attempts of other runs: somebody else closed them."""

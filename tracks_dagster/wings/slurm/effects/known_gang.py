@@ -29,9 +29,7 @@ class Gang:
     accounts: tuple[JobRow, ...] = ()
     last: JobRow | None = None  # the newest row of the queue that had it
     asked: int = 0  # how often accounting was, in vain but for the last time
-    unanswered_s: float | None = (
-        None  # since when accounting fails, asked about it for the first time
-    )
+    unanswered_s: float | None = None  # since when accounting, asked about it, has failed
     is_gone: bool = False  # by an answer about it alone, which may be newer than that for all
     drained_s: float | None = None  # when, on a steady clock, as what follows
     cancelled_s: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -204,11 +205,12 @@ def fill(store: FakeObjectStore, ledger: SqlLedger) -> None:
 
 
 class Watched:
-    """A ledger in whose transactions of a reindex something happens first."""
+    """A ledger in whose transactions of a reindex something happens first, one at a time."""
 
     def __init__(self, ledger: SqlLedger, first: Callable[[], None]) -> None:
         self._ledger = ledger
         self._first = first
+        self._lock = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
@@ -220,7 +222,8 @@ class Watched:
             yield type(self)(fresh, self._first)
 
     def apply(self, track: str, **given: Any) -> bool:
-        self._first()
+        with self._lock:
+            self._first()
         return self._ledger.apply(track, **given)
 
 
@@ -244,6 +247,37 @@ def test_a_reindex_that_is_killed_leaves_no_less_than_there_was(
     assert ledger.dump() == before
     assert Projector(store, ledger).reindex() == Reindexed(track_count=4, problems=())
     assert ledger.dump() == before
+
+
+class FarStore(FakeObjectStore):
+    """Gives nothing of the first run before it was asked for the second."""
+
+    def __init__(self) -> None:
+        super().__init__("s3://far/away")
+        self.goes_on = threading.Event()
+
+    def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
+        if key.startswith("runs/r-1/"):
+            self.goes_on.set()
+        elif key.startswith("runs/r-0/"):
+            assert self.goes_on.wait(timeout=60), "one track after another"
+        return super().get(key, bytes_max)
+
+
+def test_of_a_far_store_several_tracks_are_taken_in_at_once(
+    ledger: SqlLedger, tmp_path: Path
+) -> None:
+    far, near = FarStore(), FakeObjectStore("/a/folder")
+    for store in (far, near):
+        for number in range(20):
+            random_run(Random(number), f"r-{number}").write_to(store)
+        store.put("runs/r-3x/code/a.diff", b"no track")
+        store.put(log_key("runs/r-5", 0), b"{}")
+    done = Projector(far, ledger).reindex()
+    one_by_one = new_ledger(tmp_path / "one.db")
+    assert Projector(near, one_by_one).reindex() == done
+    assert (done.track_count, len(done.problems)) == (20, 1)
+    assert ledger.dump() == one_by_one.dump()
 
 
 def test_a_reindex_goes_on_past_a_track_that_cannot_be_read(

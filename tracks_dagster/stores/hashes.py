@@ -14,7 +14,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ import blake3
 
 from tracks_dagster.stores.sources import Buffers, Source, SourceFile
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.map_in_order import map_in_order
 from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.states.files_manifest import (
     CHUNK_BYTES,
@@ -50,7 +51,6 @@ Digests = tuple[str, ...]  # of a file's parts
 Known = Digests | None  # None for what has to be read
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 
 def digest(data: bytes | bytearray | memoryview) -> str:
@@ -198,7 +198,7 @@ def find_changed(
 
     with ThreadPoolExecutor(thread_count()) as pool:
         batches = in_batches(_checks(unknown), lambda each: each.part.size_bytes)
-        for checked in in_order(pool, check, batches):
+        for checked in map_in_order(pool, check, batches, at_once=2 * thread_count()):
             for each, is_same in checked:
                 if not is_same:
                     wrong.add(each.file.path)
@@ -209,24 +209,6 @@ def find_changed(
     hashes.learn(right)
     hashes.save()
     return sorted(wrong)
-
-
-def in_order(pool: ThreadPoolExecutor, call: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
-    """Yield `call` of every item in their order; only so many are under way as threads can use.
-
-    After an error the items not begun yet are dropped.
-    """
-    waiting: list[Future[U]] = []
-    try:
-        for item in items:
-            waiting.append(pool.submit(call, item))
-            if len(waiting) > 2 * thread_count():
-                yield waiting.pop(0).result()
-        while waiting:
-            yield waiting.pop(0).result()
-    finally:
-        for future in waiting:
-            future.cancel()
 
 
 def thread_count() -> int:

@@ -19,11 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from tracks_dagster.stores.hashes import Hashes, digest, find_changed, in_order, thread_count
+from tracks_dagster.stores.hashes import Hashes, digest, find_changed, thread_count
 from tracks_dagster.stores.sources import Buffers, FolderSource, Source, named, open_source
 from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import DataRejected, InvalidInput, ObjectLost, StoreUnavailable
+from tracks_dagster.track.map_in_order import map_in_order
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.dataset_state import manifest_key
 from tracks_dagster.track.states.files_manifest import (
@@ -155,8 +156,9 @@ def _fetch(store: ObjectStore, manifest: FilesManifest, folder: Path, waits: Wai
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as made:
                 made.truncate(file.size_bytes)
+        fetch, at_once = _fetcher(store, manifest, partial), 2 * thread_count()
         with ThreadPoolExecutor(thread_count()) as pool:
-            for _ in in_order(pool, _fetcher(store, manifest, partial), _portions(manifest)):
+            for _ in map_in_order(pool, fetch, _portions(manifest), at_once=at_once):
                 waits()
         for path in partial.rglob("*"):
             if path.is_file():

@@ -58,7 +58,7 @@ READ_TIMEOUT_S = 60  # between two bytes of a reply
 TRIES_MAX = 4  # of one get, put, list or delete; the SDK waits about 1, 2 and 4 s between them
 READ_BYTES_MAX = 1 << 20  # asked of the wire at once: the SDK copies every piece once
 SWEPT_MAX = 10_000  # uploads looked at by one sweep; the next one continues
-CONNECTIONS_MAX = 32  # kept open for the threads of one process
+CONNECTIONS_MAX = 64  # kept open for the threads of one process
 
 T = TypeVar("T")
 

@@ -1,8 +1,9 @@
 """A track in an object store: read it, and append to it by the rules of `append`.
 
 The effects are thin: every step is one get or one create of `<track>/log/<seq:012d>.json`. Records
-never change, so what was read once is kept; a reader asks only for what comes after. How a gang
-appends, which can be fenced, is `trainer_track`.
+never change, so what was read once is kept; a reader asks only for what comes after, and of a store
+that is not local for many records of a long track at once. How a gang appends, which can be fenced, is
+`trainer_track`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 from tracks_dagster.track.append import Claim, Create, Created, Done, Outcome, Reply, Request, Walk
 from tracks_dagster.track.errors import (
@@ -21,8 +24,9 @@ from tracks_dagster.track.errors import (
     TrackBroken,
 )
 from tracks_dagster.track.json_text import RECORD_BYTES_MAX
+from tracks_dagster.track.map_in_order import map_in_order
 from tracks_dagster.track.names import CODES, HISTORIES, PROJECTS, RUNS, STUDIES
-from tracks_dagster.track.ports import Clock, ObjectStore
+from tracks_dagster.track.ports import Clock, ObjectStore, local_path
 from tracks_dagster.track.records import Draft, Record, parse
 from tracks_dagster.track.unforeseen import as_broken
 
@@ -59,6 +63,10 @@ BACKOFF_S_MIN = 0.1  # before the second creation at one seq, doubled before eac
 BACKOFF_S_MAX = 2.0  # so that 8 tries last at most 7.1 s: a burst of 503s ends, a grace does not
 DECISIONS_MAX = 64  # places lost in a row before a decision gives up; each is another's success
 RECORDS_MAX = 1_000_000  # no track is ever that long; a bound for the reading loop
+AHEAD = 8  # records of a long track that a reader asks a far store for at once
+AHEAD_AFTER = (
+    64  # records that were read one by one first: at most a quarter as many are asked for in vain
+)
 
 
 Sleep = Callable[[float], None]  # seconds
@@ -277,16 +285,35 @@ def read_records(
     """Yield the records of a track from `first` on, or those that follow `after`, checking the chain
     as they come."""
     previous = after
-    for seq in range(after.seq + 1 if after else first, RECORDS_MAX):
-        with as_broken(f"Record {seq} of {name} cannot be read"):
-            data = store.get(log_key(name, seq), RECORD_BYTES_MAX)
-            if data is None:
-                return
-            before = previous.sha256 if previous is not None else None
-            if previous is None and seq > 0:  # what it follows was not read
-                before = parse(data, seq=seq).prev_sha256
-            previous = _read(name, before, data, seq)
-        yield previous
+    seqs = range(after.seq + 1 if after else first, RECORDS_MAX)
+    with closing(_stored(store, name, seqs)) as stored:
+        for seq in seqs:
+            with as_broken(f"Record {seq} of {name} cannot be read"):
+                data = next(stored)
+                if data is None:
+                    return
+                before = previous.sha256 if previous is not None else None
+                if previous is None and seq > 0:  # what it follows was not read
+                    before = parse(data, seq=seq).prev_sha256
+                previous = _read(name, before, data, seq)
+            yield previous
+
+
+def _stored(
+    store: ObjectStore, name: str, seqs: Sequence[int]
+) -> Generator[bytes | None, None, None]:
+    """Yield what is stored of each record, in order, None where nothing is; ask for some ahead of
+    their turn where the store is far and the reading has become a long one."""
+
+    def get(seq: int) -> bytes | None:
+        return store.get(log_key(name, seq), RECORD_BYTES_MAX)
+
+    if local_path(store.url) is not None:
+        yield from map(get, seqs)
+        return
+    yield from map(get, seqs[:AHEAD_AFTER])
+    with ThreadPoolExecutor(AHEAD, thread_name_prefix="records") as threads:
+        yield from map_in_order(threads, get, seqs[AHEAD_AFTER:], at_once=AHEAD)
 
 
 def check_chain(name: str, previous: Record | None, record: Record) -> None:

@@ -19,7 +19,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from hashlib import sha256
-from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
@@ -44,6 +43,7 @@ from tracks_dagster.stores.journal_columns import (
 )
 from tracks_dagster.stores.journal_tables import Gathered, Table, parse
 from tracks_dagster.stores.journals import read_known_segment, segment_offsets
+from tracks_dagster.track.map_in_order import map_in_order
 from tracks_dagster.track.ports import ObjectStore
 
 SLICE_BYTES = 1024**2  # parsed at once: a name of its own in each line then takes 50 MB, not more
@@ -166,10 +166,8 @@ def _each(do: Callable[[S], T], things: Sequence[S]) -> Iterator[T]:
     if len(things) <= 2:  # a look at a living run: threads cost more than they bring
         yield from map(do, things)
         return
-    left = iter(things)
     with ThreadPoolExecutor(FETCHES, thread_name_prefix="journal") as threads:
-        while some := list(islice(left, FETCHED_MAX)):
-            yield from threads.map(do, some)
+        yield from map_in_order(threads, do, things, at_once=FETCHED_MAX)
 
 
 # --- in blocks --------------------------------------------------------------------------------------

@@ -25,11 +25,11 @@ from tracks_dagster.stores.hashes import (
     Run,
     digest,
     in_batches,
-    in_order,
     thread_count,
 )
 from tracks_dagster.stores.sources import Buffers, Source, SourceFile, changed
 from tracks_dagster.track.errors import InvalidInput, TracksError
+from tracks_dagster.track.map_in_order import map_in_order
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.files_manifest import (
     SMALL_BYTES,
@@ -168,7 +168,9 @@ def _freeze(
             for piece in _pieces(file, digests)
         )
         batches = in_batches(for_threads, lambda piece: piece.size_bytes)
-        read = chain.from_iterable(in_order(pool, work.read, batches))
+        read = chain.from_iterable(
+            map_in_order(pool, work.read, batches, at_once=2 * thread_count())
+        )
         done = 0
         try:
             for run in runs:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -29,6 +30,7 @@ from tracks_dagster.track.errors import (
     TracksError,
 )
 from tracks_dagster.track.json_text import RECORD_BYTES_MAX
+from tracks_dagster.track.map_in_order import map_in_order
 from tracks_dagster.track.names import (
     ALERTS,
     CODES,
@@ -41,7 +43,7 @@ from tracks_dagster.track.names import (
     STUDIES,
     VIEWS,
 )
-from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.ports import ObjectStore, local_path
 from tracks_dagster.track.records import Record, sha256_hex
 from tracks_dagster.track.states.history_state import HistoryState
 from tracks_dagster.track.track import log_key, read_records
@@ -49,6 +51,7 @@ from tracks_dagster.track.unforeseen import problem_of
 
 TRIES_MAX = 64  # cursors lost in a row to other projectors; each loss is another's progress
 STATES_CACHED_MAX = 1024  # states kept in memory by one process; then it starts over
+AT_ONCE = 8  # tracks of a far store that are projected: most of the time goes by waiting for it
 SCAN_EVERY = timedelta(days=1)  # finds tracks that no process of ours has projected
 BROKEN_NAMED_MAX = 5  # broken tracks that one message of a scan names
 
@@ -127,7 +130,7 @@ class Projector:
         began_s, reached, is_done = seconds(), after, False
         problems: list[str] = []
         try:
-            for track in self._track_names(after):
+            for track in filter(self._begins, self._names(after)):
                 if reached != after and seconds() - began_s >= UPKEEP_S_MAX:
                     break
                 try:
@@ -170,19 +173,38 @@ class Projector:
         progress = _Progress(self._store) if tell_progress else None
         problems: dict[str, str] = {}
         count = 0
-        for track in self._track_names():
-            count += 1
-            try:
-                self._bring_in(track)
-            except (TrackBroken, LedgerAhead) as error:
-                problems[track] = f"{track}: {error}"
-            except TracksError:
-                raise
-            except Exception as error:  # noqa: BLE001 - one track's, whatever it is
-                problems[track] = f"{track}: {problem_of(error)}"
-            if progress is not None:
-                progress.tell(count)
+        with closing(self._brought_in()) as tracks:
+            for track, problem in tracks:
+                count += 1
+                if problem is not None:
+                    problems[track] = problem
+                if progress is not None:
+                    progress.tell(count)
         return count, problems
+
+    def _brought_in(self) -> Generator[tuple[str, str | None], None, None]:
+        """Project every track of the store, several at once where it is far; yield each with what is
+        wrong with it."""
+        if local_path(self._store.url) is not None:
+            yield from filter(None, map(self._try_bring_in, self._names()))
+            return
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="projector") as threads:
+            tracks = map_in_order(threads, self._try_bring_in, self._names(), at_once=2 * AT_ONCE)
+            yield from filter(None, tracks)
+
+    def _try_bring_in(self, track: str) -> tuple[str, str | None] | None:
+        """Project a track; return it and what is wrong with it; None: the store has no such track."""
+        if not self._begins(track):
+            return None
+        try:
+            self._bring_in(track)
+        except (TrackBroken, LedgerAhead) as error:
+            return track, f"{track}: {error}"
+        except TracksError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one track's, whatever it is
+            return track, f"{track}: {problem_of(error)}"
+        return track, None
 
     def _carry_over(
         self, builder: Projector, fresh: Ledger, problems: Mapping[str, str]
@@ -315,13 +337,11 @@ class Projector:
             self._states.clear()
         self._states[track] = state
 
-    def _track_names(self, after: str | None = None) -> Iterator[str]:
-        """Yield the tracks in the order of their keys, or those that follow `after`."""
+    def _names(self, after: str | None = None) -> Iterator[str]:
+        """Yield what may be a track in the order of the keys, or what follows `after` of it."""
         for prefix in KINDS:
             for name in self._store.folders(prefix):
-                if after is not None and f"{prefix}{name}/" <= f"{after}/":
-                    continue
-                if self._begins(prefix + name):
+                if after is None or f"{prefix}{name}/" > f"{after}/":
                     yield prefix + name
 
     def _begins(self, track: str) -> bool:

@@ -152,6 +152,7 @@ def test_a_rank_that_is_killed_is_reported_with_its_signal_and_the_others_have_t
 ) -> None:
     pod = pods.start(ranks=2, script=SURVIVES)
     until(lambda: all((pod.work / f"ready-{rank}").exists() for rank in (0, 1)), pod)
+    until(lambda: read_ranks(pod.work, (1,))[1].process is not None, pod)
     process = read_ranks(pod.work, (1,))[1].process
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)

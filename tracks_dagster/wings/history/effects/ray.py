@@ -60,6 +60,8 @@ UNKNOWN = {
     "owner": "Ray does not say whose a trial is",
 }
 _FAILURE = re.compile(r"^Failure # \d+ \(occurred at ([^)]*)\)\n", re.MULTILINE)
+# In the name of a folder after the trainable's: of Tune's own generator, or of a searcher.
+_TRIAL = re.compile(r"_([0-9a-f]{2,8}_\d{5}|[0-9a-f]{8})(?=_|$)")
 _LOCAL = re.compile(r"(\d{4}-\d\d-\d\d)_(\d\d)-(\d\d)-(\d\d(?:\.\d+)?)")
 
 
@@ -167,8 +169,8 @@ class Ray:
                 newest = since
         failures = self._failures(path.with_name("error.txt"), bad)
         yield from bad
-        trial = str(last.get("trial_id") or path.parent.name)
-        trial, state = states.get(trial, (trial, ""))
+        name, reported = path.parent.name, str(last.get("trial_id") or "")
+        trial, state = states.get(reported or name, (reported or _trial_in(name), ""))
         if not first and not failures:
             if state not in (*ENDS, ""):
                 yield NotEnded()
@@ -211,7 +213,8 @@ class Ray:
         self, trial: _Trial, points: Sequence[Point], restarts: Sequence[float]
     ) -> Iterator[Read]:
         """Yield the attempts of a trial: the nth failure is the end of the nth one that reported. More
-        failures than these are of attempts that failed before their first report."""
+        failures than these are of attempts that failed before their first report, which may yet come:
+        so they are numbered as if it had, and what is done as the one after all failures."""
         failures, is_done = trial.failures, trial.is_done
         if trial.first:
             took = float(trial.first.get("time_this_iter_s") or 0.0)
@@ -228,11 +231,13 @@ class Ray:
         failing = len(attempts) - 1 if is_done and attempts else len(attempts)
         for number, attempt in enumerate(attempts):
             is_failed = number < min(failing, len(failures))
+            if number == failing < len(failures):
+                attempt = replace(attempt, id=f"{whole.id}/{len(failures) + 1}")
             yield _failed(attempt, failures[number].log) if is_failed else attempt
         for number, failure in enumerate(failures[failing:], failing + 1):
             at = time_of(self._time_in(failure.at))
             without = replace(whole, submitted_at=at, started_at=None, ended_at=at)
-            yield _failed(replace(without, id=f"{whole.id}/failure-{number}"), failure.log)
+            yield _failed(replace(without, id=f"{whole.id}/{number}"), failure.log)
         if is_done and not attempts:
             raise ValueError(UNREPORTED)
 
@@ -291,6 +296,13 @@ class Ray:
             raise ValueError(f"{name[:60]!r} has no time as 2026-01-31_02-00-00 in it")
         at = datetime.fromisoformat(f"{found[1]}T{found[2]}:{found[3]}:{found[4]}")
         return at.replace(tzinfo=self.zone).timestamp()
+
+
+def _trial_in(folder: str) -> str:
+    """Return the id in the name of a trial's folder, the name where Ray made it otherwise: before its
+    first report and the first state of all a trial has to be the run that it is after them."""
+    found = _TRIAL.search(folder)
+    return folder if found is None else found[1]
 
 
 def _whole(trial: _Trial, started_at: datetime, ended_at: datetime) -> SourceAttempt:

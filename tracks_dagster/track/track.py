@@ -64,9 +64,7 @@ BACKOFF_S_MAX = 2.0  # so that 8 tries last at most 7.1 s: a burst of 503s ends,
 DECISIONS_MAX = 64  # places lost in a row before a decision gives up; each is another's success
 RECORDS_MAX = 1_000_000  # no track is ever that long; a bound for the reading loop
 AHEAD = 8  # records of a long track that a reader asks a far store for at once
-AHEAD_AFTER = (
-    64  # records that were read one by one first: at most a quarter as many are asked for in vain
-)
+AHEAD_AFTER = 64  # read one by one first: an eighth as many may then be asked for in vain
 
 
 Sleep = Callable[[float], None]  # seconds

@@ -51,7 +51,7 @@ from tracks_dagster.track.unforeseen import problem_of
 
 TRIES_MAX = 64  # cursors lost in a row to other projectors; each loss is another's progress
 STATES_CACHED_MAX = 1024  # states kept in memory by one process; then it starts over
-AT_ONCE = 8  # tracks of a far store that are projected: most of the time goes by waiting for it
+AT_ONCE = 8  # tracks that are projected at the same time where each waits for a far store
 SCAN_EVERY = timedelta(days=1)  # finds tracks that no process of ours has projected
 BROKEN_NAMED_MAX = 5  # broken tracks that one message of a scan names
 

@@ -369,6 +369,8 @@ class GatheredRows:
 class OneTrack:
     """The part of the port `ObjectStore` that reading one track needs."""
 
+    url = "file:///dev/null"  # near, so that nothing is read ahead
+
     def __init__(self, track: Written) -> None:
         self._prefix = log_key(track.name, 0).removesuffix("000000000000.json")
         self._stored = track.stored

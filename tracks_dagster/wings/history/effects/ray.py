@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,7 +44,7 @@ ENDS = ENDED, FAILED = "TERMINATED", "ERROR"  # every other is of a trial that w
 States = dict[
     str, tuple[str, str]
 ]  # of each trial, by its id and by its folder: the id and the state
-UNREPORTED = "it has no report with a time"
+UNREPORTED = "its last attempt has no report with a time"
 SNAPSHOT = "checkpoint_manager_snapshot.json"
 RESTORED = "iterations_since_restore"
 # What Ray adds to each report that is not a metric.
@@ -70,6 +71,10 @@ class _Failure(NamedTuple):
 
     at: str
     log: str
+
+
+# Of an attempt: what it reported, and the failure that ended it.
+_End = tuple[SourceAttempt | None, _Failure | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,9 +217,7 @@ class Ray:
     def _attempts(
         self, trial: _Trial, points: Sequence[Point], restarts: Sequence[float]
     ) -> Iterator[Read]:
-        """Yield the attempts of a trial: the nth failure is the end of the nth one that reported. More
-        failures than these are of attempts that failed before their first report, which may yet come:
-        so they are numbered as if it had, and what is done as the one after all failures."""
+        """Yield the attempts of a trial: those that reported, and those that failed before they did."""
         failures, is_done = trial.failures, trial.is_done
         if trial.first:
             took = float(trial.first.get("time_this_iter_s") or 0.0)
@@ -228,18 +231,40 @@ class Ray:
             return
         whole = _whole(trial, started_at, ended_at)
         attempts = list(parted(whole, points, restarts)) if trial.first else []
-        failing = len(attempts) - 1 if is_done and attempts else len(attempts)
-        for number, attempt in enumerate(attempts):
-            is_failed = number < min(failing, len(failures))
-            if number == failing < len(failures):
-                attempt = replace(attempt, id=f"{whole.id}/{len(failures) + 1}")
-            yield _failed(attempt, failures[number].log) if is_failed else attempt
-        for number, failure in enumerate(failures[failing:], failing + 1):
-            at = time_of(self._time_in(failure.at))
-            without = replace(whole, submitted_at=at, started_at=None, ended_at=at)
-            yield _failed(replace(without, id=f"{whole.id}/{number}"), failure.log)
-        if is_done and not attempts:
+        ends = self._ends_of(trial, attempts)
+        for number, (attempt, failure) in enumerate(ends, 1):
+            if attempt is None and failure is not None:
+                at = time_of(self._time_in(failure.at))
+                attempt = replace(whole, submitted_at=at, started_at=None, ended_at=at)
+            if attempt is not None:
+                attempt = replace(attempt, id=f"{whole.id}/{number}")
+                yield attempt if failure is None else _failed(attempt, failure.log)
+        if is_done and (not ends or ends[-1][1] is not None):
             raise ValueError(UNREPORTED)
+
+    def _ends_of(self, trial: _Trial, attempts: Sequence[SourceAttempt]) -> list[_End]:
+        """Return the attempts of a trial, in order, with the failures that ended them.
+
+        A failure is of the attempt that had reported before it; more are of attempts that had not,
+        though their reports may yet come. Without times the nth is of the nth attempt.
+        """
+        failures, ahead_s = trial.failures, _ahead_s(trial.first)
+        has_times = all(_LOCAL.search(each.at) for each in failures)
+        if ahead_s is None or not has_times:
+            return [*zip_longest(attempts, failures)]
+        found, left = list[_End](), [*reversed(attempts)]
+        for failure in failures:
+            at = _local(failure.at).timestamp() - ahead_s
+            while left and _reported_at(left[-1]) < at:
+                found.append((left.pop(), None))
+            is_ended = not found or found[-1][1] is not None
+            if is_ended and left and _reported_at(left[-1]) <= at:
+                found.append((left.pop(), failure))
+            elif is_ended:
+                found.append((None, failure))
+            else:
+                found[-1] = (found[-1][0], failure)
+        return [*found, *((each, None) for each in reversed(left))]
 
     def _of_train(self, path: Path) -> Iterator[Read]:
         snapshot = object_of(path)
@@ -291,11 +316,28 @@ class Ray:
         yield from parted(whole, points)
 
     def _time_in(self, name: str) -> float:
-        found = _LOCAL.search(name)
-        if found is None:
-            raise ValueError(f"{name[:60]!r} has no time as 2026-01-31_02-00-00 in it")
-        at = datetime.fromisoformat(f"{found[1]}T{found[2]}:{found[3]}:{found[4]}")
-        return at.replace(tzinfo=self.zone).timestamp()
+        return _local(name).replace(tzinfo=self.zone).timestamp()
+
+
+def _local(name: str) -> datetime:
+    """Return the time in a name, in UTC though it is of another zone."""
+    found = _LOCAL.search(name)
+    if found is None:
+        raise ValueError(f"{name[:60]!r} has no time as 2026-01-31_02-00-00 in it")
+    at = datetime.fromisoformat(f"{found[1]}T{found[2]}:{found[3]}:{found[4]}")
+    return at.replace(tzinfo=UTC)
+
+
+def _ahead_s(report: Mapping[str, Json]) -> float | None:
+    """Return by how much the clock of a trial is before UTC, None where a report does not say it."""
+    try:
+        return _local(str(report["date"])).timestamp() - float(report["timestamp"])
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def _reported_at(attempt: SourceAttempt) -> float:
+    return attempt.points[0].at if attempt.points else attempt.submitted_at.timestamp()
 
 
 def _trial_in(folder: str) -> str:

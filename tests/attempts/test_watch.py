@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -320,6 +321,31 @@ def test_where_closing_takes_its_time_the_next_tick_goes_on_after_the_last_one_t
         tick = close_lost(world, TimeSlice(after=after, seconds=lambda: now_s))
         after = tick.cut_at
     assert tried == runs
+
+
+def test_gangs_are_looked_at_together(
+    tracks: Tracks,
+    ledger: Ledger,
+    store: FakeObjectStore,
+    orchestrator: FakeOrchestrator,
+) -> None:
+    """One that a tick waits for, as for the stacks of one that hangs, keeps no other waiting."""
+
+    class Meeting(FakeGangs):
+        met = threading.Barrier(3)
+
+        def glance(self, ref: AttemptRef) -> GangReport:
+            self.met.wait(timeout=30)
+            return super().glance(ref)
+
+    gangs = Meeting()
+    for run_id in ("r-1", "r-2", "r-3"):
+        lost_run(run_id, store, gangs)
+        orchestrator.put(f"{run_id}/a01", "dead", is_finished=True)
+    Projector(store, ledger).scan()
+    world = world_of(tracks, ledger, launcher_of=lambda _: gangs, orchestrator=orchestrator)
+    assert [found.run_id for found in survey(world).done] == ["r-1", "r-2", "r-3"]
+    assert [run_id for run_id, _ in close_lost(world).done] == ["r-1", "r-2", "r-3"]
 
 
 def test_looking_brings_what_the_ranks_appended_into_the_ledger(

@@ -30,7 +30,7 @@ from tracks_dagster.attempts.launch import (
 )
 from tracks_dagster.attempts.ports import Orchestrator, OrchestratorRun
 from tracks_dagster.holds.effects.stops import request_stop
-from tracks_dagster.ledger.effects.ticks import ONE_BY_ONE, Tick, TimeSlice, take_turns
+from tracks_dagster.ledger.effects.ticks import SEVERAL_AT_ONCE, Tick, TimeSlice, take_turns
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.effects.due import runs_with_open_attempts
@@ -50,7 +50,7 @@ LEAVE_MAX = 200  # in one tick, of all assets: Dagster deletes them one by one, 
 RUNS_A_QUERY = 500
 
 
-def survey(world: World, time_slice: TimeSlice = ONE_BY_ONE) -> Tick[OpenAttempt]:
+def survey(world: World, time_slice: TimeSlice = SEVERAL_AT_ONCE) -> Tick[OpenAttempt]:
     """Look at every open attempt: its track, its gang and its Dagster runs.
 
     What ranks appended since reaches the ledger here.
@@ -93,7 +93,7 @@ def stop_by_cancel(tracks: Tracks, run_id: str, dagster_run_id: str) -> None:
 
 
 def close_lost(
-    world: World, time_slice: TimeSlice = ONE_BY_ONE, left: LeftGangs | None = None
+    world: World, time_slice: TimeSlice = SEVERAL_AT_ONCE, left: LeftGangs | None = None
 ) -> Tick[tuple[str, AttemptState]]:
     """Close every attempt whose gang is gone and that no Dagster run supervises, and what is due for a
     gang that a Dagster run left to us.

@@ -14,10 +14,17 @@ from dagster import (
 from tracks_dagster.attempts.effects.heartbeat import read_launches, write_launches
 from tracks_dagster.attempts.effects.sharing import share_devices, waiting_launches
 from tracks_dagster.attempts.effects.watch import obey_cancels, survey
-from tracks_dagster.attempts.launch import LaunchRequest, plan_launches
+from tracks_dagster.attempts.launch import LaunchRequest, OpenAttempt, plan_launches
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.defs.site import Site
-from tracks_dagster.ledger.effects.ticks import Tick, TickPart, TimeSlice, run_parts, skip_reason
+from tracks_dagster.ledger.effects.ticks import (
+    AT_ONCE_MAX,
+    Tick,
+    TickPart,
+    TimeSlice,
+    run_parts,
+    skip_reason,
+)
 from tracks_dagster.scheduling.effects.leases import Shared
 from tracks_dagster.track import names
 from tracks_dagster.track.names import parse_eval_attempt_key
@@ -49,7 +56,11 @@ def _launch_attempts(
     Its run keys make a repeated tick harmless.
     """
     world = app.world(app.usable_policy()[0], orchestrator)
-    part = TickPart(name="look", work=lambda after: survey(world, TimeSlice(after=after)))
+
+    def look(after: str | None) -> Tick[OpenAttempt]:
+        return survey(world, TimeSlice(after=after, at_once=AT_ONCE_MAX))
+
+    part = TickPart(name="look", work=look)
     ticks, cursor = run_parts((part,), context.cursor, app.now())
     found = ticks[part.name]
     context.update_cursor(cursor)

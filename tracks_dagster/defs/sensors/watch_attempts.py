@@ -151,7 +151,8 @@ def _parts(
     """The parts of a tick, in their order."""
 
     def close(after: str | None) -> Tick[tuple[str, AttemptState]]:
-        return close_lost(world, TimeSlice(after=after, seconds_max=CLOSE_S_MAX), left)
+        time_slice = TimeSlice(after=after, seconds_max=CLOSE_S_MAX, at_once=AT_ONCE_MAX)
+        return close_lost(world, time_slice, left)
 
     def decide(after: str | None) -> Tick[Settled]:
         return decide_due(world, DECIDERS, TimeSlice(after=after, at_once=AT_ONCE_MAX))

@@ -45,6 +45,7 @@ States = dict[
     str, tuple[str, str]
 ]  # of each trial, by its id and by its folder: the id and the state
 UNREPORTED = "its last attempt has no report with a time"
+BY_NUMBER = "the times of its failures do not say which attempt each ended: the nth that of the nth"
 SNAPSHOT = "checkpoint_manager_snapshot.json"
 RESTORED = "iterations_since_restore"
 # What Ray adds to each report that is not a metric.
@@ -67,9 +68,9 @@ _LOCAL = re.compile(r"(\d{4}-\d\d-\d\d)_(\d\d)-(\d\d)-(\d\d(?:\.\d+)?)")
 
 
 class _Failure(NamedTuple):
-    """at: the local time of it, as Ray writes it."""
+    """at: seconds since 1970, None where its heading has no time."""
 
-    at: str
+    at: float | None
     log: str
 
 
@@ -156,7 +157,7 @@ class Ray:
         except ValueError as error:
             bad.append(BadRow(line=0, why=str(error), file=self._name(path.parent)))
         points, first, last = list[Point](), dict[str, Json](), dict[str, Json]()
-        restarts, newest = list[float](), 0
+        restarts, newest, clock = list[float](), 0, _Clock(self.zone)
         for line, report in reports:
             try:
                 at = float(report["timestamp"])
@@ -167,12 +168,13 @@ class Ray:
                 on_bad(line, why)
                 continue
             first, last = first or dict(report), dict(report)
+            clock.note(str(report.get("date")), at)
             since = report.get(RESTORED)
             if type(since) is int:
-                if since < newest:
+                if since <= newest:  # as little as one report after the attempt before
                     restarts.append(at)
                 newest = since
-        failures = self._failures(path.with_name("error.txt"), bad)
+        failures = self._failures(path.with_name("error.txt"), clock, bad)
         yield from bad
         name, reported = path.parent.name, str(last.get("trial_id") or "")
         trial, state = states.get(reported or name, (reported or _trial_in(name), ""))
@@ -193,7 +195,7 @@ class Ray:
         )
         yield from self._attempts(found, points, restarts)
 
-    def _failures(self, path: Path, bad: list[BadRow]) -> list[_Failure]:
+    def _failures(self, path: Path, clock: _Clock, bad: list[BadRow]) -> list[_Failure]:
         """Return what each failure of a trial left in its error.txt, the earliest first.
 
         A line without its end is left out: half a heading would be taken for words of a failure.
@@ -209,9 +211,9 @@ class Ray:
         if cut.strip():
             bad.append(BadRow(line=whole.count("\n") + len(end) + 1, why=LINE_CUT, file=file))
         before, *parts = _FAILURE.split(whole + end)
-        found = [_Failure("", before)] if before.strip() else []
+        found = [_Failure(None, before)] if before.strip() else []
         return found + [
-            _Failure(when, log) for when, log in zip(parts[::2], parts[1::2], strict=True)
+            _Failure(clock.at(when), log) for when, log in zip(parts[::2], parts[1::2], strict=True)
         ]
 
     def _attempts(
@@ -224,47 +226,23 @@ class Ray:
             started_at = time_of(float(trial.first["timestamp"]) - took)
             ended_at = max(started_at, time_of(float(trial.last["timestamp"])))
         else:
-            started_at, ended_at = (time_of(self._time_in(failures[n].at)) for n in (0, -1))
+            started_at, ended_at = (_failed_at(failures[n]) for n in (0, -1))
         is_over = is_done or trial.state == FAILED or (bool(failures) and not trial.state)
         if not is_over and (self.now - ended_at).total_seconds() < SILENT_S:
             yield NotEnded()
             return
         whole = _whole(trial, started_at, ended_at)
         attempts = list(parted(whole, points, restarts)) if trial.first else []
-        ends = self._ends_of(trial, attempts)
+        ends = _ends_of(trial, attempts)
         for number, (attempt, failure) in enumerate(ends, 1):
             if attempt is None and failure is not None:
-                at = time_of(self._time_in(failure.at))
+                at = _failed_at(failure)
                 attempt = replace(whole, submitted_at=at, started_at=None, ended_at=at)
             if attempt is not None:
                 attempt = replace(attempt, id=f"{whole.id}/{number}")
                 yield attempt if failure is None else _failed(attempt, failure.log)
         if is_done and (not ends or ends[-1][1] is not None):
             raise ValueError(UNREPORTED)
-
-    def _ends_of(self, trial: _Trial, attempts: Sequence[SourceAttempt]) -> list[_End]:
-        """Return the attempts of a trial, in order, with the failures that ended them.
-
-        A failure is of the attempt that had reported before it; more are of attempts that had not,
-        though their reports may yet come. Without times the nth is of the nth attempt.
-        """
-        failures, ahead_s = trial.failures, _ahead_s(trial.first)
-        has_times = all(_LOCAL.search(each.at) for each in failures)
-        if ahead_s is None or not has_times:
-            return [*zip_longest(attempts, failures)]
-        found, left = list[_End](), [*reversed(attempts)]
-        for failure in failures:
-            at = _local(failure.at).timestamp() - ahead_s
-            while left and _reported_at(left[-1]) < at:
-                found.append((left.pop(), None))
-            is_ended = not found or found[-1][1] is not None
-            if is_ended and left and _reported_at(left[-1]) <= at:
-                found.append((left.pop(), failure))
-            elif is_ended:
-                found.append((None, failure))
-            else:
-                found[-1] = (found[-1][0], failure)
-        return [*found, *((each, None) for each in reversed(left))]
 
     def _of_train(self, path: Path) -> Iterator[Read]:
         snapshot = object_of(path)
@@ -279,7 +257,8 @@ class Ray:
         for number, each in enumerate(results, 1):
             try:
                 report = int(places[number - 1]) + 1
-                at, metrics = self._time_in(str(each["checkpoint_dir_name"])), each["metrics"]
+                at = _local(str(each["checkpoint_dir_name"]), self.zone).timestamp()
+                metrics = each["metrics"]
                 step = next((key for key in STEPS if type(metrics.get(key)) is int), None)
                 points += _points(
                     metrics if step else {**metrics, RAY_STEP: report}, step or RAY_STEP, at
@@ -315,29 +294,102 @@ class Ray:
         points.sort(key=lambda each: each.at)
         yield from parted(whole, points)
 
-    def _time_in(self, name: str) -> float:
-        return _local(name).replace(tzinfo=self.zone).timestamp()
+
+class _Clock:
+    """The clock of a trial, as the local times beside those in UTC of its reports show it.
+
+    zone: where no report has both.
+    """
+
+    def __init__(self, zone: tzinfo) -> None:
+        self._zone = zone
+        self._ahead: list[tuple[float, float]] = []  # of UTC, in seconds, from a local time on
+
+    def note(self, name: str, at: float) -> None:
+        """Note the local time of a report at `at`, where it has one."""
+        if _LOCAL.search(name) is None:
+            return
+        local = _local(name, UTC).timestamp()
+        ahead_s = round((local - at) / 60) * 60.0
+        if not self._ahead or self._ahead[-1][1] != ahead_s:  # summer begins, or ends
+            self._ahead.append((local, ahead_s))
+
+    def at(self, name: str) -> float | None:
+        """Return seconds since 1970 of the local time in a name, None where it has none."""
+        if _LOCAL.search(name) is None:
+            return None
+        if not self._ahead:
+            return _local(name, self._zone).timestamp()
+        local = _local(name, UTC).timestamp()
+        until = [ahead_s for begin, ahead_s in self._ahead if begin <= local]
+        return local - (until or [self._ahead[0][1]])[-1]
 
 
-def _local(name: str) -> datetime:
-    """Return the time in a name, in UTC though it is of another zone."""
+def _local(name: str, zone: tzinfo) -> datetime:
+    """Return the time in a name, which is of a zone."""
     found = _LOCAL.search(name)
     if found is None:
         raise ValueError(f"{name[:60]!r} has no time as 2026-01-31_02-00-00 in it")
     at = datetime.fromisoformat(f"{found[1]}T{found[2]}:{found[3]}:{found[4]}")
-    return at.replace(tzinfo=UTC)
+    return at.replace(tzinfo=zone)
 
 
-def _ahead_s(report: Mapping[str, Json]) -> float | None:
-    """Return by how much the clock of a trial is before UTC, None where a report does not say it."""
-    try:
-        return _local(str(report["date"])).timestamp() - float(report["timestamp"])
-    except (KeyError, ValueError, TypeError):
+def _failed_at(failure: _Failure) -> datetime:
+    if failure.at is None:
+        raise ValueError("its error.txt has a failure without a time")
+    return time_of(failure.at)
+
+
+def _ends_of(trial: _Trial, attempts: Sequence[SourceAttempt]) -> list[_End]:
+    """Return the attempts of a trial, in order, with the failures that ended them.
+
+    A failure is of the attempt that had reported before it; more are of attempts that had not, though
+    their reports may yet come. Where the times do not say it, or what cannot be (an attempt that
+    reports after it failed), the nth is of the nth attempt, and what ended well has none.
+    """
+    failures = trial.failures
+    timed = [(each.at, each) for each in failures if each.at is not None]
+    if len(timed) == len(failures):
+        ends = _by_times(attempts, timed)
+        is_short = trial.is_done and len(failures) < len(attempts)
+        if ends is not None and not (is_short and ends[-1][1] is not None):
+            return ends
+    failing = len(attempts) - 1 if trial.is_done and attempts else len(attempts)
+    pairs = zip_longest(attempts[:failing], failures)
+    ends = [(each if failure is None else _by_number(each), failure) for each, failure in pairs]
+    return [*ends, *((each, None) for each in attempts[failing:])]
+
+
+def _by_number(attempt: SourceAttempt | None) -> SourceAttempt | None:
+    if attempt is None:
         return None
+    return replace(attempt, unknown={**attempt.unknown, "failures": BY_NUMBER})
 
 
-def _reported_at(attempt: SourceAttempt) -> float:
-    return attempt.points[0].at if attempt.points else attempt.submitted_at.timestamp()
+def _by_times(
+    attempts: Sequence[SourceAttempt], failures: Sequence[tuple[float, _Failure]]
+) -> list[_End] | None:
+    """Return the attempts and failures in the order of their times, None where these cannot be."""
+    found, left = list[_End](), [*reversed(attempts)]
+    for at, failure in failures:
+        while left and _reported_at(left[-1], 0) < at:
+            found.append((left.pop(), None))
+        is_ended = not found or found[-1][1] is not None
+        if is_ended and left and _reported_at(left[-1], 0) <= at:
+            found.append((left.pop(), failure))
+        elif is_ended:
+            found.append((None, failure))
+        else:
+            found[-1] = (found[-1][0], failure)
+        ended = found[-1][0]
+        if ended is not None and _reported_at(ended, -1) > at:
+            return None
+    return [*found, *((each, None) for each in reversed(left))]
+
+
+def _reported_at(attempt: SourceAttempt, number: int) -> float:
+    """Return when the first (0) or last (-1) report of an attempt was."""
+    return attempt.points[number].at if attempt.points else attempt.submitted_at.timestamp()
 
 
 def _trial_in(folder: str) -> str:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import platform
+import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from tracks_dagster.home.home_folder import check_home, prepare_home
 from tracks_dagster.ledger.ports import Ledger
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from tracks_dagster.stores import Store
     from tracks_dagster.track.bodies import ComputeRequest, DevicesLeased, RunDeclared
 
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -330,7 +332,7 @@ def open_devices(settings: Settings, tracks: Tracks, *, to_read: bool = False) -
     from tracks_dagster.scheduling.effects.leases import DevicePool
     from tracks_dagster.stores import open_store
 
-    @cache
+    @_once_each
     def other(url: str) -> Tracks:
         store = open_store(url, probe=url == settings.pool_url and not to_read)
         return Tracks(
@@ -495,7 +497,7 @@ def launchers(settings: Settings, store: ObjectStore, clean: Redact) -> Launcher
 
     local = LocalLauncher(settings.work, clean=clean, warm_address=_warm_address(settings))
 
-    @cache
+    @_once_each
     def of_wing(name: str) -> GangLauncher:
         return launching(name).open_launcher(settings, store, clean)
 
@@ -503,6 +505,17 @@ def launchers(settings: Settings, store: ObjectStore, clean: Redact) -> Launcher
         return local if name == names.LOCAL else of_wing(name)
 
     return launcher_of
+
+
+def _once_each(make: Callable[[str], T]) -> Callable[[str], T]:
+    """Return what makes each but once, also where several threads ask for it first."""
+    kept, lock = cache(make), threading.Lock()
+
+    def of(name: str) -> T:
+        with lock:
+            return kept(name)
+
+    return of
 
 
 def _warm_address(settings: Settings) -> Path | None:

@@ -13,6 +13,7 @@ from datetime import timedelta
 import pytest
 from dagster import (
     AssetKey,
+    AssetMaterialization,
     DagsterInstance,
     DagsterRun,
     DagsterRunStatus,
@@ -36,6 +37,7 @@ from tracks_dagster.attempts.launch import BACKOFF_S_MAX
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.definitions import defs
 from tracks_dagster.defs.resources.application import DagsterOrchestrator
+from tracks_dagster.defs.sensors import shown_attempts
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import StopRequested
 from tracks_dagster.track.reasons import TerminationReason
@@ -344,6 +346,26 @@ def test_a_cursor_that_a_person_sets_or_resets_loses_and_doubles_nothing(
         ) as context:
             result = sensor(context)
         assert not isinstance(result, SensorResult) or not result.run_requests
+
+
+def test_attempts_that_end_together_are_shown_a_part_in_each_tick(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dagster ends a tick after 60 s, and forgets what it was about to show."""
+    monkeypatch.setattr(shown_attempts, "CLOSED_MAX", 2)
+    lost = {f"lost-{number}" for number in range(5)}
+    for run_id in sorted(lost):
+        home.write(History(run_id).declare().open().supervise("deleted").place())
+        home.gangs.reports[run_id, 1] = GangReport(phase=GangPhase.GONE)
+    shown = list[set[str]]()
+    for _ in range(4):
+        result = home.tick(watch_attempts)
+        assert isinstance(result, SensorResult)
+        assert not any(home.app.tracks.run(run_id).attempts[0].is_open for run_id in lost)
+        receipts = (each for each in result.asset_events if isinstance(each, AssetMaterialization))
+        shown.append({str(each.partition).partition("/")[0] for each in receipts} & lost)
+    assert [len(each) for each in shown] == [2, 2, 1, 0]
+    assert set[str]().union(*shown) == lost
 
 
 def test_two_daemons_that_tick_at_once_ask_for_one_run(home: Home) -> None:

@@ -6,15 +6,19 @@ import importlib.metadata
 import re
 import subprocess
 import sys
+import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 import tracks_dagster
-from tracks_dagster import __main__, wing
+from tests.fakes import FakeObjectStore
+from tracks_dagster import __main__, wing, wiring
 from tracks_dagster.cli import catalog, main
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import SettingsError
@@ -118,6 +122,25 @@ def test_a_launcher_is_one_folder_and_one_line(tmp_path: Path) -> None:
     shown = " ".join(" ".join(rest).split())
     assert "[local|kubernetes|slurm|planted]" in shown
     assert "--planted Start runs there." in shown
+
+
+def test_a_launcher_is_opened_once_by_however_many_threads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    opened = list[object]()
+
+    def open_launcher(*_: object) -> object:
+        time.sleep(0.05)
+        opened.append(object())
+        return opened[-1]
+
+    monkeypatch.setattr(wiring, "launching", lambda _: SimpleNamespace(open_launcher=open_launcher))
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path)})
+    launcher_of = wiring.launchers(settings, FakeObjectStore(), str)
+    with ThreadPoolExecutor(8) as threads:
+        given = [*threads.map(lambda _: launcher_of("planted"), range(8))]
+    assert len(opened) == 1
+    assert all(each is opened[0] for each in given)
 
 
 @pytest.mark.parametrize("name", launchers())

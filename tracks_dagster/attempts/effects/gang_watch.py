@@ -106,15 +106,16 @@ class GangWatch:
 class LeftGangs:
     """The gangs that Dagster runs left to `watch_attempts`, as one process has seen them so far.
 
-    shown_seq: up to which record of its run each is shown in Dagster, by the attempt's key. ending:
-    with what each is to be closed whose end has begun and takes longer than a look; a hang is stored
-    too, for the next process.
+    shown_seq: up to which record of its run each is shown in Dagster, by the attempt's key. unshown:
+    the attempts that were closed and are yet to be shown there. ending: with what each is to be closed
+    whose end has begun and takes longer than a look; a hang is stored too, for the next process.
     """
 
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     watches: dict[str, GangWatch] = field(default_factory=dict)
     shown_seq: dict[str, int] = field(default_factory=dict)
+    unshown: dict[str, tuple[str, AttemptState]] = field(default_factory=dict)
     ending: dict[str, EndProblem] = field(default_factory=dict)
 
     def look(self, world: World, found: OpenAttempt) -> EndProblem | None:

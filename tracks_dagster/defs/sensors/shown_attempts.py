@@ -19,7 +19,14 @@ from tracks_dagster.attempts.effects.gang_watch import LeftGangs
 from tracks_dagster.checkpoints.effects.checkpoint_reports import checkpoint_report
 from tracks_dagster.clean_errors import clean_text
 from tracks_dagster.defs.site import asset_key
-from tracks_dagster.ledger.effects.ticks import Tick, take_batch
+from tracks_dagster.ledger.effects.ticks import (
+    AT_ONCE_MAX,
+    UPKEEP_S_MAX,
+    Tick,
+    TimeSlice,
+    take_batch,
+    take_turns,
+)
 from tracks_dagster.ledger.facts.checkpoint import partition_key
 from tracks_dagster.reasons.endings import ending_check
 from tracks_dagster.review.effects.metadata import (
@@ -43,6 +50,7 @@ Event = AssetMaterialization | AssetCheckEvaluation
 LATE_AFTER = timedelta(minutes=5)  # of an end; until then its Dagster run may still show it
 LATE_MAX = 20  # attempts in one tick: Dagster's storage takes 10 to 40 events a second
 LATE_EVENTS_MAX = 50  # of one of them; the others at the next look
+CLOSED_MAX = 50  # attempts that were closed, in one tick
 GROWN_MAX = 50  # checkpoints in one tick, of attempts that train
 _ENDED = (
     "select run_id, attempt_id, termination_reason from training_attempts where ended_at < :before"
@@ -59,27 +67,37 @@ class Shown:
 
 
 def show_closed(
-    context: SensorEvaluationContext, app: App, closed: Sequence[tuple[str, AttemptState]]
+    context: SensorEvaluationContext,
+    app: App,
+    closed: Sequence[tuple[str, AttemptState]],
+    left: LeftGangs,
 ) -> Shown:
-    """Return what Dagster lacks of attempts that were closed, and tag the Dagster runs that they had.
+    """Return what Dagster lacks of attempts that were closed, and tag the Dagster runs that they had:
+    CLOSED_MAX in a tick, for UPKEEP_S_MAX, and the others of `left` at the next ones.
 
     Trouble with one of them is logged, and an hour later it is tried again.
     """
-    events: list[Event] = []
-    prefix = app.settings.prefix
+    prefix, unshown = app.settings.prefix, left.unshown
     has = context.instance.has_dynamic_partition
 
     def lacks(asset: str, key: str) -> bool:
         return asset != names.CHECKPOINT_PARTITIONS or not has(prefix.name(asset), key)
 
-    for run_id, attempt in closed:
-        try:
-            _tag_runs(context, attempt)
-            own = list(_events(app, app.tracks.run(run_id), attempt, lacks))
-            events += [*own, *_check(prefix, names.ATTEMPT_PARTITIONS, run_id, attempt)]
-        except Exception as error:  # noqa: BLE001 - of that run alone; an hour later it is tried again
-            why = problem_of(error)
-            context.log.warning(app.redact(f"{run_id}: its end is not shown yet: {why}"))
+    def show(key: str) -> Tick[Sequence[Event]]:
+        run_id, attempt = unshown.pop(key)
+        _tag_runs(context, attempt)
+        own = list(_events(app, app.tracks.run(run_id), attempt, lacks))
+        own += _check(prefix, names.ATTEMPT_PARTITIONS, run_id, attempt)
+        return Tick(done=(own,))
+
+    unshown.update(
+        {attempt_key(run_id, each.attempt_id): (run_id, each) for run_id, each in closed}
+    )
+    time_slice = TimeSlice(seconds_max=UPKEEP_S_MAX, at_once=AT_ONCE_MAX)
+    found = take_turns([*islice(unshown, CLOSED_MAX)], show, time_slice)
+    for problem in found.problems:
+        context.log.warning(app.redact(f"an end is not shown yet: {problem}"))
+    events = [event for own in found.done for event in own]
     return Shown(partitions=partitions_for(prefix, events), events=events)
 
 

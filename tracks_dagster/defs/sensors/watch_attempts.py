@@ -131,7 +131,7 @@ def _watch_attempts(
             context.log.warning(app.redact(problem))
     unseen = [line for part in (DECIDE, CLOSE, SWEEP) for line in ticks[part].problems]
     words = skip_reason(replace(ticks[DECIDE], problems=tuple(unseen)), idle="nothing is due")
-    shown = show_closed(context, app, ticks[CLOSE].done)
+    shown = show_closed(context, app, ticks[CLOSE].done, left)
     late = [event for events in ticks[LATE].done for event in events]
     late += show_grown(context, app, left)
     return SensorResult(
